@@ -12,7 +12,7 @@ from lifehold.shapes import ReadWriteLock
 from lifehold.store.engine import StoreLock
 from lifehold.store.memory import Memory
 from lifehold.store.site import Site
-from lifehold.stores import Leases
+from lifehold.stores import LeaseStoreFace
 
 METHODS = ("acquire", "renew", "release", "look", "order", "ground")
 
@@ -63,14 +63,14 @@ def state_of(memory, name="x"):
     return found
 
 
-class Tasks(Leases):
+class Tasks(LeaseStoreFace):
     __slots__ = ()
     _runtime = EVENT_LOOP
 
 
 def sides_of(site, *, tasks=False, name="x"):
     """A reader/writer lock."""
-    leases = object.__new__(Tasks if tasks else Leases)
+    leases = object.__new__(Tasks if tasks else LeaseStoreFace)
     leases._site, leases.ttl, leases.label = site, None, ""
     kind = AsyncReadWriteLock if tasks else ReadWriteLock
     return leases._pair(kind, name, {}, None, None, None, False)

@@ -16,7 +16,18 @@ from .core.deadline import seconds
 from .core.errors import InvalidArgument, NotAcquired, NotHeld, SystemRefused
 from .core.grant import Bound, Grant, Held
 from .core.ports import is_asking, is_remote
-from .lease import Entry, Exit, Holding, OfShape, Owning, begun, entering, of_shape, part, unwound
+from .lease import (
+    BlockEntry,
+    Exit,
+    Holding,
+    OfShape,
+    Owning,
+    begun,
+    entering,
+    of_shape,
+    part,
+    unwound,
+)
 from .lock import (
     LockFace,
     fill,
@@ -29,7 +40,7 @@ from .runtime import clock, fork
 from .runtime.eventloop import EVENT_LOOP, AsyncLostSignal, LossScope, current_task
 from .runtime.held_here import this_thread
 from .shapes import (
-    Leases,
+    LeaseGroup,
     OfAll,
     ReadWriteFace,
     SemaphoreFace,
@@ -246,7 +257,7 @@ class AsyncLock(LockFace):
         block: Any = None
         asker = this_thread.key, task
         asked: Any = wait
-        if type(asked) is Entry:
+        if type(asked) is BlockEntry:
             wait, block = asked.wait, asked.block
             if block is None:
                 block = this_thread.begun()
@@ -386,12 +397,12 @@ class AsyncReadWriteLease(AsyncLease):
         moved(self, await lock._runtime.shield(turn))
 
 
-class AsyncSide(AsyncLock):
+class AsyncLockSide(AsyncLock):
     """The readers, or the writers, of one `AsyncReadWriteLock`."""
 
     __slots__ = ("_other",)
     _hand = AsyncReadWriteLease
-    _other: AsyncSide
+    _other: AsyncLockSide
 
     def __init__(self, *parts: Any) -> None:
         fill(self, *parts)
@@ -434,13 +445,13 @@ class AsyncReadWriteBlock(Bound):
     __slots__ = ("_blind", "_side", "_wait")
     _refusal = "a block cannot be copied or pickled: hand on the lock"
 
-    def __init__(self, side: AsyncSide, wait: float | None | EllipsisType) -> None:
+    def __init__(self, side: AsyncLockSide, wait: float | None | EllipsisType) -> None:
         self._side, self._wait = side, wait
         self._blind: list[AsyncOfShape] = []
 
     async def __aenter__(self) -> AsyncReadWriteLease:
         block = of_shape(self, AsyncOfShape)
-        entry: Any = Entry(self._wait, block)
+        entry: Any = BlockEntry(self._wait, block)
         try:
             lease: Any = await self._side.acquire(entry)
             return lease  # type: ignore[no-any-return]
@@ -470,9 +481,9 @@ class AsyncReadWriteLock(ReadWriteFace):
 
     __slots__ = ()
     _runtime = EVENT_LOOP
-    _side = AsyncSide
-    _reads: AsyncSide
-    _writes: AsyncSide
+    _side = AsyncLockSide
+    _reads: AsyncLockSide
+    _writes: AsyncLockSide
 
     def __init__(
         self,
@@ -568,7 +579,7 @@ class AsyncSemaphore(SemaphoreFace, AsyncLock):
 # `lock_all` for tasks of asyncio and trio: several locks at once, all of them or none.
 
 
-class AsyncLeases(Leases):
+class AsyncLeaseGroup(LeaseGroup):
     """The leases of several locks, in the order in which those were named."""
 
     __slots__ = ()
@@ -647,7 +658,7 @@ class AsyncAll:
         self._wait = None if wait is None else seconds("wait", wait)
         self._blind: list[AsyncOfAll] = []
 
-    async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLeases:
+    async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLeaseGroup:
         """The leases of all. Raises NotAcquired, which names the first that is held."""
         return await self._taken(wait, None)
 
@@ -656,23 +667,23 @@ class AsyncAll:
 
     async def _taken(
         self, wait: float | None | EllipsisType, block: AsyncOfAll | None
-    ) -> AsyncLeases:
+    ) -> AsyncLeaseGroup:
         patience = self._wait if wait is ... else seconds("wait", wait)
         until = None if patience is None else clock.now() + patience
         parts = {lock: part() for lock in in_order(self._locks)}
         try:
             for lock, each in parts.items():
                 left = None if until is None else max(0.0, until - clock.now())
-                entry: Any = Entry(left if patience else patience, each)
+                entry: Any = BlockEntry(left if patience else patience, each)
                 await lock.acquire(entry)
-            leases = AsyncLeases([parts[lock].lease for lock in self._locks])
+            leases = AsyncLeaseGroup([parts[lock].lease for lock in self._locks])
             if block is not None:
                 block.lease = leases
             return leases
         except BaseException as error:
             taken = had(parts)
             try:
-                await AsyncLeases([parts[lock].lease for lock in taken]).release()
+                await AsyncLeaseGroup([parts[lock].lease for lock in taken]).release()
             except Exception as other:  # noqa: BLE001 - the first error matters more
                 error.add_note(str(other))
             finally:
@@ -684,9 +695,9 @@ class AsyncAll:
 
     async def release(self) -> None:
         """Release what this task holds of these locks. Raises NotHeld for nothing."""
-        await AsyncLeases(held(self._locks)).release()
+        await AsyncLeaseGroup(held(self._locks)).release()
 
-    async def __aenter__(self) -> AsyncLeases:
+    async def __aenter__(self) -> AsyncLeaseGroup:
         block = of_shape(self, AsyncOfAll)
         try:
             await self._taken(..., block)

@@ -12,10 +12,10 @@ from .runtime.blocking import finish
 from .runtime.eventloop import EVENT_LOOP
 from .stores import (
     FileStore,
-    Folder,
-    Ground,
+    FileStoreFace,
+    FolderGround,
     LeaseGround,
-    Leases,
+    LeaseStoreFace,
     age_of,
     broken,
     grounded,
@@ -48,7 +48,7 @@ async def aconnect(url: str | os.PathLike[str], **options: Any) -> AsyncFileStor
     return (AsyncFileStore if where.startswith("file:") else AsyncLeaseStore)(where, **options)
 
 
-class AsyncFileStore(Folder):
+class AsyncFileStore(FileStoreFace):
     """What `await aconnect("file:///FOLDER")` answers."""
 
     __slots__ = ()
@@ -90,7 +90,7 @@ class AsyncFileStore(Folder):
         """Take a lock from its holder, who is told; who that was. Noted beside the lock."""
         return await _aside(lambda: self._blocking().break_(name, reason, **options))
 
-    async def ground(self) -> Ground:
+    async def ground(self) -> FolderGround:
         """What these locks stand on, in words. Raises SystemRefused."""
         return await _aside(self._ground)
 
@@ -109,7 +109,7 @@ async def _aside(call: Callable[[], T]) -> T:
 # `AsyncLeaseStore`: leases by name in a store, for tasks of asyncio and trio.
 
 
-class AsyncLeaseStore(Leases):
+class AsyncLeaseStore(LeaseStoreFace):
     """What `await aconnect(url)` answers for a store of leases. As `LeaseStore`, awaited."""
 
     __slots__ = ()

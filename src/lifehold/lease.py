@@ -18,7 +18,7 @@ from .core.ports import is_negotiating, is_remote, is_watched
 from .runtime import clock, fork, heartbeat
 from .runtime.held_here import current_token, in_force, note, this_thread
 from .runtime.loss import LostSignal
-from .runtime.renewal import Kept
+from .runtime.renewal import RenewedLease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Holding(Bound):
         self._until: float | None = None
         self._alarm: Callable[[], None] | None = None
         self._depth = self._way = 0  # taken by hand (lease.py)
-        self._kept: Kept | None = None
+        self._kept: RenewedLease | None = None
         note(grant, key)
         if grant.deadline is not None:
             self._keep()
@@ -83,7 +83,7 @@ class Holding(Bound):
         assert terms is not None, "a deadline without terms"
         if is_negotiating(mechanism):
             terms = mechanism.terms_of(grant)
-        self._kept = kept = Kept(mechanism, grant, terms, self.name)
+        self._kept = kept = RenewedLease(mechanism, grant, terms, self.name)
         try:
             kept.signals = self._signals
             kept.start()
@@ -447,7 +447,7 @@ class Block:
         self.lease = None
 
 
-class Blind(Block):
+class BareBlock(Block):
     """What begins by a bare call of `__enter__()`, and ends by one of `__exit__()`."""
 
     __slots__ = ()
@@ -540,7 +540,7 @@ class Exit:
         return block.leave if one is not None else block.leave_of
 
 
-class Entry:
+class BlockEntry:
     """What an acquire gets for `wait` when a block begins: its own `wait`, and the block."""
 
     __slots__ = ("block", "wait")
@@ -552,7 +552,7 @@ class Entry:
         return "..."  # in signatures: the object's own patience
 
 
-WITH = Entry()
+WITH = BlockEntry()
 
 
 def entering(acquire: Any, name: str = "__enter__") -> Any:
@@ -576,7 +576,7 @@ def begun(one: Any, block: Any, asker: object) -> Block:
             "__exit__() would end cannot be told. Use `with`, or `with lock.acquire() as lease:`",
             name=one._name,
         )
-    blind = Blind()
+    blind = BareBlock()
     blind.one, blind.lease = one, None
     return blind
 

@@ -25,7 +25,7 @@ from .core.errors import (
 )
 from .core.grant import Grant, Held, Unknown
 from .core.ports import is_begun, is_far, is_leased, is_named, is_remote
-from .lease import Block, Entry, Exit, Holding, begun, entering, unwound
+from .lease import Block, BlockEntry, Exit, Holding, begun, entering, unwound
 from .runtime import clock, fork
 from .runtime.blocking import BLOCKING, finish
 from .runtime.held_here import asker, held_by, this_thread
@@ -85,7 +85,7 @@ def canonical(path: str) -> str:
     return os.path.join(os.path.realpath(folder), name)
 
 
-class Single(type):
+class SingletonMeta(type):
     """The class of lock classes: looks for the one object when it is asked for it."""
 
     @property
@@ -105,7 +105,7 @@ class Single(type):
             return made
 
 
-class Described:
+class DescribedLock:
     """A base class of locks: what describes one, its path and options, can be copied and pickled.
 
     What it holds stays behind. The lock of a store has its connections with it, and perhaps a
@@ -197,7 +197,7 @@ REMEMBERED = 256  # absolute paths that have been looked at: a lock made per use
 _paths: dict[str, str] = {}
 
 
-class LockFace(Described, metaclass=Single):
+class LockFace(DescribedLock, metaclass=SingletonMeta):
     """Arguments checked, a mechanism chosen, and what can be asked without holding the lock."""
 
     __slots__ = (
@@ -223,7 +223,7 @@ class LockFace(Described, metaclass=Single):
         exclusive: bool = True, max_hold: float | None = None, record: bool = True,
         cleanup: bool = False, mode: int | None = None, shared: bool = False, fair: bool = False,
         ttl: float | None = None, heartbeat: float | None = None, margin: float | None = None,
-        strict: bool = False, singleton: bool = False,  # `Single` sees to the last one
+        strict: bool = False, singleton: bool = False,  # `SingletonMeta` sees to the last one
     ) -> None:  # fmt: skip
         if not isinstance(path, str):  # what it is, if no path, lock_path will say
             path = os.fspath(path) if hasattr(path, "__fspath__") else lock_path(path)
@@ -686,7 +686,7 @@ class Lock(LockFace):
         me = this_thread.key if _thread.get_ident is get_ident else asker()
         block: Any = None
         asked: Any = wait
-        if type(asked) is Entry:
+        if type(asked) is BlockEntry:
             wait, block = asked.wait, asked.block
             if block is None:
                 block = this_thread.begun()

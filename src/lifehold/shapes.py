@@ -20,13 +20,13 @@ from .core.errors import (
 )
 from .core.grant import Bound, Lost, Unknown
 from .core.ports import is_downgradable, is_slotted
-from .lease import Block, Entry, Exit, Holding, OfShape, of_shape, part
+from .lease import Block, BlockEntry, Exit, Holding, OfShape, of_shape, part
 from .lock import (
-    Described,
+    DescribedLock,
     Lease,
     Lock,
     LockFace,
-    Single,
+    SingletonMeta,
     canonical,
     check_options,
     fill,
@@ -209,12 +209,12 @@ class ReadWriteLease(Lease):
         moved(self, downgradable(self).downgrade(self._grant))
 
 
-class Side(Lock):
+class LockSide(Lock):
     """The readers, or the writers, of one `ReadWriteLock`."""
 
     __slots__ = ("_other",)
     _hand = ReadWriteLease
-    _other: Side
+    _other: LockSide
 
     def __init__(self, *parts: Any) -> None:
         fill(self, *parts)
@@ -238,14 +238,14 @@ class ReadWriteBlock(Bound):
     _refusal = "a block cannot be copied or pickled: hand on the lock"
 
     def __init__(
-        self, side: Side, wait: float | None | EllipsisType, cancel: Cancel | None
+        self, side: LockSide, wait: float | None | EllipsisType, cancel: Cancel | None
     ) -> None:
         self._side, self._wait, self._cancel = side, wait, cancel
         self._blind: list[OfShape] = []
 
     def __enter__(self) -> ReadWriteLease:
         block = of_shape(self)
-        entry: Any = Entry(self._wait, block)
+        entry: Any = BlockEntry(self._wait, block)
         try:
             lease: Any = self._side.acquire(entry, cancel=self._cancel)
             return lease  # type: ignore[no-any-return]
@@ -266,7 +266,7 @@ class ReadWriteBlock(Bound):
         __exit__ = Exit(OfShape)
 
 
-class ReadWriteFace(Described, metaclass=Single):
+class ReadWriteFace(DescribedLock, metaclass=SingletonMeta):
     """Two sides of one name, and what can be asked without holding either."""
 
     __slots__ = ("__weakref__", "_given", "_reads", "_writes")
@@ -318,9 +318,9 @@ class ReadWriteLock(ReadWriteFace):
 
     __slots__ = ()
     _runtime = BLOCKING
-    _side = Side
-    _reads: Side
-    _writes: Side
+    _side = LockSide
+    _reads: LockSide
+    _writes: LockSide
 
     def __init__(
         self,
@@ -551,7 +551,7 @@ class Semaphore(SemaphoreFace, Lock):
 # under different paths (containers): give those a `wait`.
 
 
-class Leases:
+class LeaseGroup:
     """The leases of several locks, in the order in which those were named."""
 
     __slots__ = ("_leases",)
@@ -718,23 +718,23 @@ class All:
         self._wait = None if wait is None else seconds("wait", wait)
         self._blind: list[OfAll] = []
 
-    def acquire(self, wait: float | None | EllipsisType = ...) -> Leases:
+    def acquire(self, wait: float | None | EllipsisType = ...) -> LeaseGroup:
         """The leases of all. Raises NotAcquired, which names the first that is held."""
         return self._taken(wait, None)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._locks, self._wait, self._cancel)
 
-    def _taken(self, wait: float | None | EllipsisType, block: OfAll | None) -> Leases:
+    def _taken(self, wait: float | None | EllipsisType, block: OfAll | None) -> LeaseGroup:
         patience = self._wait if wait is ... else seconds("wait", wait)
         until = None if patience is None else clock.now() + patience
         parts = {lock: part() for lock in in_order(self._locks)}
         try:
             for lock, each in parts.items():
                 left = None if until is None else max(0.0, until - clock.now())
-                entry: Any = Entry(left if patience else patience, each)
+                entry: Any = BlockEntry(left if patience else patience, each)
                 lock.acquire(entry, cancel=self._cancel)
-            leases = Leases([parts[lock].lease for lock in self._locks])
+            leases = LeaseGroup([parts[lock].lease for lock in self._locks])
             if block is not None:
                 block.lease = leases
             return leases
@@ -747,9 +747,9 @@ class All:
 
     def release(self) -> None:
         """Release what this thread holds of these locks. Raises NotHeld for nothing."""
-        Leases(held(self._locks)).release()
+        LeaseGroup(held(self._locks)).release()
 
-    def __enter__(self) -> Leases:
+    def __enter__(self) -> LeaseGroup:
         block = of_shape(self, OfAll)
         try:
             self._taken(..., block)

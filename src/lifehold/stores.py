@@ -93,7 +93,7 @@ BESIDE = frozenset({"token", "readers", "audit"})
 
 
 @value
-class Ground:
+class FolderGround:
     """What the locks of a store stand on.
 
     `file_system`: its type, "" if unknown; `one_kernel`: whether one machine alone can mount it, so
@@ -111,7 +111,7 @@ class Ground:
         return self.words
 
 
-class Folder:
+class FileStoreFace:
     """A store in files. `FileStore` and `AsyncFileStore` add how its locks are used."""
 
     __slots__ = ("folder", "kind", "label", "shared", "ttl", "url")
@@ -181,7 +181,7 @@ class Folder:
         }
         return sorted(name for name in names if name.startswith(prefix))
 
-    def _ground(self) -> Ground:
+    def _ground(self) -> FolderGround:
         try:
             place = ground_of(self.folder)
         except OSError as error:
@@ -201,7 +201,7 @@ class Folder:
         )
         lease = "no lease" if ttl is None else f"leases of {ttl:g} s"
         words = f"{self.folder} on {place.kind or 'an unknown file system'}; {proof}; "
-        return Ground(place.kind, place.one_kernel, kind, ttl, f"{words}kind {kind}, {lease}")
+        return FolderGround(place.kind, place.one_kernel, kind, ttl, f"{words}kind {kind}, {lease}")
 
 
 def _lock_of(file: str) -> str:
@@ -214,7 +214,7 @@ def _lock_of(file: str) -> str:
 # `FileStore`: locks by name in the files of a folder, for threads and processes.
 
 
-class FileStore(Folder):
+class FileStore(FileStoreFace):
     """What `connect("file:///FOLDER")` answers.
 
     A lock is only a description: it is made each time, and costs nothing until it is acquired.
@@ -263,7 +263,7 @@ class FileStore(Folder):
         """
         return self.lock(name, **options).break_(reason)
 
-    def ground(self) -> Ground:
+    def ground(self) -> FolderGround:
         """What these locks stand on, in words. Raises SystemRefused."""
         return self._ground()
 
@@ -296,7 +296,7 @@ class LeaseGround:
         return self.words
 
 
-class Leases:
+class LeaseStoreFace:
     """What both faces of a store of leases share."""
 
     __slots__ = ("_site", "label", "ttl")
@@ -458,7 +458,7 @@ def least_of(given: object) -> int:
     return given
 
 
-class LeaseStore(Leases):
+class LeaseStore(LeaseStoreFace):
     """What `connect(url)` answers for a store of leases.
 
     Options of its locks: `wait`, `ttl` (30 s), `heartbeat`, `margin`, `label`, `max_hold`,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 
-from lifehold.audit import Settings, Unusable, audit
+from lifehold.audit import Settings, Unusable, audit, source
 from lifehold.audit.catalogue import RULES
 
 BAD = RULES["LH115"].bad
@@ -123,14 +122,14 @@ def test_a_file_that_two_paths_name_is_read_once(tmp_path):
 def test_an_unreadable_file_is_named(tmp_path, monkeypatch):
     secret = write(tmp_path, "secret.py", BAD)
     write(tmp_path, "open.py", BAD)
-    read = Path.read_bytes
+    read = source.contents
 
-    def refuse(file):
-        if file == secret:
-            raise PermissionError(13, "Permission denied", str(file))
-        return read(file)
+    def refuse(file, *most):
+        if file == str(secret):
+            raise PermissionError(13, "Permission denied", file)
+        return read(file, *most)
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)  # root may read all
+    monkeypatch.setattr(source, "contents", refuse)  # root may read all
     report = found(tmp_path)
     assert len(report.findings) == 1
     assert "secret.py" in report.notices[0].path

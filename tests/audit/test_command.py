@@ -12,6 +12,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from ground import needs
 from lifehold.audit.catalogue import RULES
 from lifehold.audit.suppress import suppressions
 from lifehold.cli.main import main
@@ -114,6 +115,26 @@ RESULT = {
         "locations": {"type": "array", "items": PLACE, "minItems": 1},
         "relatedLocations": {"type": "array", "items": PLACE},
         "partialFingerprints": {"type": "object", "additionalProperties": {"type": "string"}},
+        "fixes": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["artifactChanges"],
+                "additionalProperties": False,
+                "properties": {
+                    "description": TEXT,
+                    "artifactChanges": {
+                        "type": "array",
+                        "minItems": 1,
+                        "items": {
+                            "type": "object",
+                            "required": ["artifactLocation", "replacements"],
+                            "properties": {"replacements": {"type": "array", "minItems": 1}},
+                        },
+                    },
+                },
+            },
+        },
         "codeFlows": {
             "type": "array",
             "items": {
@@ -368,3 +389,59 @@ def test_our_own_source_has_no_finding_that_is_not_answered():
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+WRAPPED = """\
+[tool.lifehold.audit.wrappers]
+"app.io.drop" = "os.unlink"
+"app.io.grab" = "fcntl.flock"
+"app.kv.take" = "redis.setnx"
+"app.kv.free" = "redis.delete"
+"""
+BY_WRAPPERS = """\
+from app.io import drop, grab
+from app.kv import free, take
+
+def once(lock_path):
+    handle = open(lock_path, "a")
+    grab(handle)
+    drop(lock_path)
+
+def job(work):
+    if take("lock:report", "1"):
+        work()
+        free("lock:report")
+"""
+
+
+def test_functions_of_a_project_stand_for_calls_that_are_known(run, tmp_path):
+    (tmp_path / "app.py").write_text(BY_WRAPPERS)
+    assert run("--format", "concise").stdout.startswith("nothing found")
+    (tmp_path / "pyproject.toml").write_text(WRAPPED)
+    rows = run("--format", "concise").stdout.splitlines()[:-1]
+    assert [row.split()[1] for row in rows] == ["LH108", "LH202", "LH203"]
+
+
+def test_a_wrapper_of_an_unknown_call_is_refused(run, tmp_path):
+    (tmp_path / "pyproject.toml").write_text(WRAPPED.replace("os.unlink", "os.sink"))
+    done = run()
+    assert done.returncode == 2
+    assert "'app.io.drop' cannot stand for 'os.sink', but for" in done.stderr
+
+
+@needs("package:libcst")
+def test_sarif_holds_the_safe_fixes_that_a_reader_can_apply(run, tmp_path):
+    (tmp_path / "app.py").write_text("# ö\n" + BAD.rstrip("\n"))
+    (log,) = json.loads(run("--format", "sarif").stdout)["runs"]
+    (result,) = log["results"]
+    ((change,),) = (fix["artifactChanges"] for fix in result["fixes"])
+    assert change["artifactLocation"]["uri"] == "app.py"
+    rows = (tmp_path / "app.py").read_text().split("\n")
+    for each in reversed(change["replacements"]):
+        region = each["deletedRegion"]
+        end, column = region["endLine"], region["endColumn"]
+        kept = rows[end - 1][column - 1 :] if end <= len(rows) else ""
+        text = each["insertedContent"]["text"] + kept
+        rows[region["startLine"] - 1 : end] = text.split("\n")
+    (tmp_path / "app.py").write_text("\n".join(rows))
+    assert run().returncode == 0

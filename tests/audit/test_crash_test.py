@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 import time
+import tomllib
+from pathlib import Path
 
 from lifehold.cli.main import main
 from lifehold.testing.crash_test import crash_test
 
+ROOT = Path(__file__).parents[2]
 HAND = """
 import os, time
 
@@ -143,3 +148,39 @@ def test_the_command_runs_the_same(tmp_path, monkeypatch, capfd):
     assert "blocked: nobody is killed" in capfd.readouterr().out
     assert main(["audit", "--crash-test", "mine_crash"]) == 2
     assert main(["audit", "--crash-test", "no_such_module:x"]) == 2
+
+
+def test_every_pytest_run_has_the_plugin_and_who_names_it_has_it_once(pytester):
+    """The entry point bears the name of the module: pytest knows it by that already."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    entries = table["project"]["entry-points"]["pytest11"]
+    assert entries["lifehold.testing.pytest"] == "lifehold.testing.pytest"
+    pytester.makeconftest('pytest_plugins = ["lifehold.testing.pytest"]')
+    pytester.makepyfile("def test_it(crash_holder):\n    assert crash_holder\n")
+    done = pytester.runpytest_inprocess("-p", "lifehold.testing.pytest", "-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1)
+
+
+def test_a_test_without_the_mark_gets_nothing_from_the_plugin(pytester):
+    pytester.makepyfile("def test_it(request):\n    assert request.fixturenames == ['request']\n")
+    done = pytester.runpytest_inprocess("-p", "lifehold.testing.pytest", "-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1)
+
+
+def test_the_pattern_on_the_command_line_is_for_all_tests(pytester):
+    pytester.makepyfile("def test_it():\n    open('b.lock', 'w').close()\n")
+    words = ("--no-stale-locks", "*.lock", "-p", "lifehold.testing.pytest")
+    done = pytester.runpytest_inprocess(*words, "-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1, errors=1)
+
+
+def test_the_plugin_loads_nothing_of_lifehold_that_is_heavy():
+    code = (
+        "import sys, pytest, lifehold.testing.once_per_run; before = set(sys.modules)\n"
+        "import lifehold.testing.pytest\n"
+        "print(sorted(m for m in set(sys.modules) - before if m.startswith('lifehold')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "['lifehold.testing.pytest']"

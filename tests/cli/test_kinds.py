@@ -15,8 +15,8 @@ import pytest
 from lifehold import Lock
 from lifehold.cli.main import main
 from lifehold.core.owner import Owner
-from lifehold.local.ground import Place
-from lifehold.local.record import Sheet, Text
+from lifehold.local.ground import MountInfo
+from lifehold.local.record import RecordTemplate, WrittenRecord
 
 KINDS = ["soft", "link", "generation"]
 SCHEMA = json.loads(
@@ -86,13 +86,13 @@ def test_wait_ends_with_the_release_and_with_the_death_of_the_holder(lifehold, k
 
 
 def test_a_dead_holder_is_stale_and_a_lease_that_nobody_can_see_is_suspect(kind, asked, tmp_path):
-    path, place = tmp_path / "job", Place("nfs4", "0:9")
+    path, place = tmp_path / "job", MountInfo("nfs4", "0:9")
     if kind == "generation":
         path.mkdir()
     file = path / f"{7:020d}" if kind == "generation" else path
-    for ground, status, state in ((Place("ext4", "8:1"), 3, "stale"), (place, 3, "suspect")):
-        words = Text(kind, Owner(1, boot_id="another"), 30.0, ground, witness=True)
-        file.write_bytes(Sheet(words, 1, 7, 7).text)
+    for ground, status, state in ((MountInfo("ext4", "8:1"), 3, "stale"), (place, 3, "suspect")):
+        words = RecordTemplate(kind, Owner(1, boot_id="another"), 30.0, ground, witness=True)
+        file.write_bytes(WrittenRecord(words, 1, 7, 7).text)
         found = who(asked, path, status)
         assert (found["kind"], found["state"], found["holder"]["owner"]["pid"]) == (kind, state, 1)
 

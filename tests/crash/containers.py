@@ -23,7 +23,7 @@ TRIER = """
 import os, sys
 from lifehold import Lock, NotAcquired
 from lifehold.core.owner import judge
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local import kernel_holders
 from lifehold.runtime import process
 from lifehold.testing.crash import point

@@ -272,6 +272,41 @@ def test_a_soft_reader_writer_lock_is_left_to_a_program_that_waits_for_it(path, 
     ours.join()
 
 
+@needs("filelock 4")
+def test_who_waits_for_a_soft_reader_writer_lock_is_not_forgotten(path, other, monkeypatch):
+    lock = SoftReadWriteLock(path, is_singleton=False)
+    behind(lock, other, "write", "release")
+    found = pollers.expected[path]
+    lock.acquire_write()
+    other.does("wait")
+    while found.asked()():
+        pass  # until its record is there
+    monkeypatch.setattr(pollers, "QUIET", 0.0)
+    assert not found.over()
+    monkeypatch.setattr(pollers, "QUIET", 1.0)
+    found.since -= 2.0  # it has had no turn for so long
+    assert found.due()
+    lock.release()
+    other.does("come in")
+    other.does("release")
+    monkeypatch.setattr(pollers, "QUIET", 0.0)
+    assert found.over()
+
+
+@needs("filelock 4")
+def test_each_side_of_a_soft_reader_writer_lock_has_as_many_turns(path, other):
+    lock = SoftReadWriteLock(path, is_singleton=False)
+    behind(lock, other, "write", "release")
+    found = pollers.expected[path]
+    found.free_until = found.since + 1e6
+    assert found.due()  # one of theirs, one of ours
+    for token in "abcb":
+        found.saw(token)
+    found.came()
+    found.free_until = found.since + 1e6
+    assert [found.due() for _ in range(3)] == [False, False, True]
+
+
 def test_a_soft_reader_writer_lock_of_ours_alone_expects_nobody(path):
     one, another = (SoftReadWriteLock(path, is_singleton=False) for _ in range(2))
     one.acquire_write()

@@ -92,7 +92,7 @@ def play(stage, way, end, pauses, monkeypatch, **options):
     path, fd = stage
     cancel, outcome = Cancel(), []
     fcntl.flock(fd, fcntl.LOCK_EX)
-    helper = flock_wait.Waiter._stand
+    helper = flock_wait.FlockThread._stand
 
     def traced(self, libc):
         sys.settrace(pauses)
@@ -108,7 +108,7 @@ def play(stage, way, end, pauses, monkeypatch, **options):
             sys.settrace(None)
 
     with monkeypatch.context() as patch:
-        patch.setattr(flock_wait.Waiter, "_stand", traced)
+        patch.setattr(flock_wait.FlockThread, "_stand", traced)
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
         pauses.there.wait(0.012)

@@ -25,7 +25,7 @@ KINDS = ["soft", "link", "generation", "directory"]
 @pytest.fixture
 def by_events_alone(monkeypatch):
     """Nobody looks by the clock: neither in vain after arming, nor the thread that listens."""
-    asleep, arm, limit = threading.Event(), change_wait.Lookout.arm, change_wait.Lookout.limit
+    asleep, arm, limit = threading.Event(), change_wait.ChangeWait.arm, change_wait.ChangeWait.limit
 
     def arm_once(self):
         arm(self)
@@ -35,12 +35,12 @@ def by_events_alone(monkeypatch):
         asleep.set()  # its look with the watch in place is over
         return limit(self, until)
 
-    monkeypatch.setattr(change_wait.Lookout, "arm", arm_once)
-    monkeypatch.setattr(change_wait.Lookout, "limit", before_it_sleeps)
+    monkeypatch.setattr(change_wait.ChangeWait, "arm", arm_once)
+    monkeypatch.setattr(change_wait.ChangeWait, "limit", before_it_sleeps)
     for module in (watch_table, watch_table, watch_thread):
         monkeypatch.setattr(module, "SWEEP", 1e6)
     monkeypatch.setattr(acquire, "FIRST_NOTICE", 1e6)
-    mine = watch_thread.Watchman()
+    mine = watch_thread.WatchThread()
     monkeypatch.setattr(watch_thread, "near", mine)
     yield asleep
     mine.stop()

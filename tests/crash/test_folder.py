@@ -18,7 +18,7 @@ from crash.terrain import folder_for_all
 from ground import needs
 from lifehold import InvalidArgument, LeaseLost, Lock, UnsafeGround, WouldBlock
 from lifehold.cli.wait import until_free
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.ops.who import who
 from lifehold.runtime import process
 from lifehold.runtime.process import began_at
@@ -251,7 +251,7 @@ def test_a_file_where_the_folder_should_be_is_refused(path):
 
 
 def test_a_file_server_is_refused_with_the_kind_that_works_there(path, monkeypatch):
-    monkeypatch.setattr("lifehold.local.record_lock.ground_of", lambda _: Place("nfs4", ""))
+    monkeypatch.setattr("lifehold.local.record_lock.ground_of", lambda _: MountInfo("nfs4", ""))
     with pytest.raises(UnsafeGround, match="kind='directory'"):
         Lock(path, **KIND).acquire(0)
 

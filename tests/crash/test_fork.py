@@ -28,8 +28,8 @@ from lifehold import Lock, NotHeld, Semaphore, WouldBlock
 from lifehold.core import acquire, events
 from lifehold.core.events import Waiting
 from lifehold.runtime import flock_wait
-from lifehold.runtime.blocking import Bell
-from lifehold.runtime.watch_table import PollSleeper
+from lifehold.runtime.blocking import ThreadWakeup
+from lifehold.runtime.watch_table import Poller
 from lifehold.testing.crash import Child, point
 
 
@@ -426,7 +426,7 @@ def test_a_child_forked_behind_the_first_notice_does_not_sleep_until_the_next(tm
         signal.signal(signal.SIGALRM, handler)
         parent = os.getpid()
         events.listeners.append(lambda event: told.append(1) if type(event) is Waiting else None)
-        main, asleep = threading.get_ident(), (Bell.wait.__code__, PollSleeper.wait.__code__)
+        main, asleep = threading.get_ident(), (ThreadWakeup.wait.__code__, Poller.wait.__code__)
 
         def sleeps():
             there = told and sys._current_frames()[main].f_code in asleep

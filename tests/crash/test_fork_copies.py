@@ -20,7 +20,7 @@ from lifehold import Lock
 from lifehold.compat.filelock import native as unix
 from lifehold.local import kernel_holders
 from lifehold.local.files import HOST
-from lifehold.local.handles import TABLE, Slot
+from lifehold.local.handles import TABLE, LockFile
 from lifehold.local.record_handle import created
 from lifehold.recipes.fence.http import MemoryTokens, Passage
 from lifehold.recipes.fence.objects import MemoryObjects
@@ -94,12 +94,12 @@ def test_a_child_forked_while_a_waiter_is_called_does_not_keep_it_alive(tmp_path
 
     def waiter():
         rung = threading.Event()
-        bell = wakeup.Bells(folder, False).listen("ab", rung.set)
+        bell = wakeup.PipeWakeups(folder, False).listen("ab", rung.set)
         point("waits", bell)
         assert rung.wait(10)
         point("rung")
 
-    ours = wakeup.Bells(folder, False)
+    ours = wakeup.PipeWakeups(folder, False)
     with Child(waiter) as child:
         bell = child.at("waits")
         child.go()
@@ -120,7 +120,7 @@ def test_a_child_forked_while_a_waiter_begins_does_not_keep_it_alive(tmp_path, m
     def waiter():
         calls = Forking(os, "fstat")
         wakeup.os = calls
-        bell = wakeup.Bells(folder, False).listen("ab", print)
+        bell = wakeup.PipeWakeups(folder, False).listen("ab", print)
         until(lambda: calls.child > 0)
         point("waits", [bell, calls.child])
 
@@ -128,7 +128,7 @@ def test_a_child_forked_while_a_waiter_begins_does_not_keep_it_alive(tmp_path, m
         bell, grandchild = child.at("waits")
         child.kill()
         try:
-            assert wakeup.Bells(folder, False).dead(bell)
+            assert wakeup.PipeWakeups(folder, False).dead(bell)
         finally:
             os.kill(grandchild, signal.SIGKILL)
 
@@ -181,7 +181,7 @@ def forks():
 
 def test_a_child_of_c_code_forked_while_a_thread_has_the_gate_goes_on(tmp_path):
     path = str(tmp_path / "lock")
-    slot = Slot(TABLE, path, None, False)
+    slot = LockFile(TABLE, path, None, False)
     works = [
         forks, lambda: fork.lazily("colorsys"), lambda: Lock(path).acquire(0), slot.close,
         lambda: __import__("lifehold").connect("memory://forked"),

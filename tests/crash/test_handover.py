@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ground import needs
-from lifehold.runtime.blocking import Bell
+from lifehold.runtime.blocking import ThreadWakeup
 from soak import handover
 from unsteady import Certain
 
@@ -22,14 +22,14 @@ def test_hand_overs_with_random_pauses_come_within_a_second():
 
 
 def test_a_wake_up_that_is_lost_now_and_then_is_found(monkeypatch):
-    ring, rung = Bell.ring, []
+    ring, rung = ThreadWakeup.ring, []
 
     def forgetful(self):
         rung.append(1)
         if len(rung) % 50:
             ring(self)
 
-    monkeypatch.setattr(Bell, "ring", forgetful)
+    monkeypatch.setattr(ThreadWakeup, "ring", forgetful)
     monkeypatch.setattr(handover, "PARTIES", dict.fromkeys("abc", handover.PARTIES["helper"]))
     _, _, missed, *_ = handover.play(2000, 12, seed=1)
     assert missed > 0

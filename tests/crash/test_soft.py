@@ -28,7 +28,7 @@ from lifehold import (
 )
 from lifehold.core import events
 from lifehold.local import soft
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.testing.crash import CALLS, Child, point, points_at_calls
 from lifehold.testing.stage import heard
 
@@ -314,7 +314,7 @@ def test_a_live_lease_is_refused_to_whoever_asks_with_another_ttl(path):
 
 
 def test_without_a_ttl_a_network_file_system_is_refused(path, monkeypatch):
-    monkeypatch.setattr(soft, "place_at", lambda found: Place("nfs4", "0:50"))
+    monkeypatch.setattr(soft, "place_at", lambda found: MountInfo("nfs4", "0:50"))
     with pytest.raises(UnsafeGround, match="for example ttl=30"):
         lock(path).acquire(0)
     assert left(path) == []
@@ -326,7 +326,7 @@ def test_without_a_ttl_a_network_file_system_is_refused(path, monkeypatch):
 
 
 def test_over_nfs_a_dead_process_proves_nothing_and_its_lease_does(path, monkeypatch):
-    monkeypatch.setattr(soft, "place_at", lambda found: Place("nfs4", "0:50"))
+    monkeypatch.setattr(soft, "place_at", lambda found: MountInfo("nfs4", "0:50"))
     with Child(hold, path, TTL) as child:
         token = child.at("held")
         child.kill()
@@ -343,7 +343,7 @@ def test_over_nfs_a_dead_process_proves_nothing_and_its_lease_does(path, monkeyp
 def test_a_record_that_its_writer_saw_over_nfs_proves_nothing_to_the_server(path, monkeypatch):
     """The server sees what it exports as a local disk, and no witness on it."""
     with monkeypatch.context() as patch:
-        patch.setattr(soft, "place_at", lambda found: Place("nfs4", "0:50"))
+        patch.setattr(soft, "place_at", lambda found: MountInfo("nfs4", "0:50"))
         with Child(hold, path, {"ttl": 30}) as child:
             child.at("held")
             child.kill()

@@ -619,7 +619,7 @@ def test_only_root_among_strangers_walks_its_paths(tmp_path, theirs):
     }
     assert seams == {Files}
     assert result(as_nobody(seam_of, theirs / "x.lock")) == "Files"
-    assert seam_of(theirs / "x.lock") == "Anchored"
+    assert seam_of(theirs / "x.lock") == "AnchoredFiles"
 
 
 def seam_of(path: Path) -> str:

@@ -18,7 +18,7 @@ from lifehold.compat.liblockfile.dotlock import DotLock
 from lifehold.core.grant import Grant
 from lifehold.core.owner import ALIVE, DEAD
 from lifehold.local.handles import Descriptors
-from lifehold.local.judge import Judged
+from lifehold.local.judge import Judgement
 from lifehold.local.record import read
 from lifehold.testing.clients import PATH
 from lifehold.testing.explore import MIXED, MUTEX, Client, Exploration
@@ -62,7 +62,7 @@ class Rule:
         if not marker.witness:
             life = self.seat.alive(first_number(content))
         dead = not held and life == "dead"
-        return Judged(DEAD if dead else ALIVE, "", marker, found.key, "", touched=touched)
+        return Judgement(DEAD if dead else ALIVE, "", marker, found.key, "", touched=touched)
 
 
 def dot(kind=DotLock, *, rounds=1, keep=False):

@@ -15,7 +15,7 @@ from explore.claims.filelock_soft import (
     soft,
 )
 from lifehold.compat.filelock import pidfile
-from lifehold.compat.filelock.soft import Slip
+from lifehold.compat.filelock.soft import SoftLockRecord
 from lifehold.testing.explore import MIXED, MUTEX
 
 pytestmark = pytest.mark.large
@@ -54,7 +54,7 @@ def blindly(files, path, judged, stamp, mine, clock):
 
 
 def test_an_adoption_that_does_not_look_again_is_found(monkeypatch):
-    monkeypatch.setattr(Slip, "is_at", lambda self, path: True)
+    monkeypatch.setattr(SoftLockRecord, "is_at", lambda self, path: True)
     dead = left(plain(DEAD_ONE, False))
     report = game("believes", soft(), original(), start=dead, crashes=0).run()
     assert report.kinds & {MUTEX, MIXED}, report

@@ -138,7 +138,13 @@ def _modelled(monkeypatch):
 
 
 def asker(
-    rounds=1, *, wait=True, shared=False, interruptible=False, gives_up=False, turn=flock_wait.Turn
+    rounds=1,
+    *,
+    wait=True,
+    shared=False,
+    interruptible=False,
+    gives_up=False,
+    turn=flock_wait.FairTicket,
 ):
     operation = LOCK_SH if shared else LOCK_EX
 
@@ -176,7 +182,7 @@ def run(*clients, crashes=1):
     return game.run(seconds=120)
 
 
-class LooksAtNobody(flock_wait.Turn):
+class LooksAtNobody(flock_wait.FairTicket):
     """Known to be wrong: it stands in line and goes on at once."""
 
     __slots__ = ()
@@ -190,7 +196,7 @@ class LooksAtNobody(flock_wait.Turn):
         )
 
 
-class OwnClock(flock_wait.Turn):
+class OwnClock(flock_wait.FairTicket):
     """Known to be wrong: a number that does not grow with the time of arrival."""
 
     __slots__ = ()

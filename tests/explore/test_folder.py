@@ -7,7 +7,7 @@ import pytest
 from explore.claims import folder as proofs
 from explore.claims.folder import InLine, folder, lockfolder
 from explore.claims.presence_model import Leases
-from lifehold.core.owner import DEAD, Verdict
+from lifehold.core.owner import DEAD, LifeVerdict
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
 
 pytestmark = pytest.mark.large
@@ -52,7 +52,7 @@ class EmptyIsDead(InLine):
     """An empty bid of lockfolder is removed at once (D4)."""
 
     def _life(self, seen, fd):
-        return Verdict(DEAD, "") if seen.is_empty else super()._life(seen, fd)
+        return LifeVerdict(DEAD, "") if seen.is_empty else super()._life(seen, fd)
 
 
 class NotReadAgain(InLine):
@@ -60,7 +60,7 @@ class NotReadAgain(InLine):
 
     def _life(self, seen, fd):
         if seen.is_empty and not self.files.is_open_elsewhere(fd):
-            return Verdict(DEAD, "")
+            return LifeVerdict(DEAD, "")
         return super()._life(seen, fd)
 
 

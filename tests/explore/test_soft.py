@@ -14,9 +14,9 @@ from explore.claims.soft import (
 from lifehold.core import renew
 from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Grant
-from lifehold.core.owner import ALIVE, DEAD, Verdict
+from lifehold.core.owner import ALIVE, DEAD, LifeVerdict
 from lifehold.core.value import replace
-from lifehold.local.judge import Evidence
+from lifehold.local.judge import LivenessJudge
 from lifehold.local.record_handle import RecordFile
 from lifehold.testing.explore import MUTEX, TOKEN, Client, Exploration, Model
 from lifehold.testing.remembered import Timed
@@ -73,7 +73,7 @@ def test_an_observer_who_counts_from_before_it_looked_lets_two_in(monkeypatch):
     def hasty(self, case, path, record, patience, before, now):
         return replace(case, state=DEAD, evidence="it was there a while ago")
 
-    monkeypatch.setattr(Evidence, "_timed", hasty)
+    monkeypatch.setattr(LivenessJudge, "_timed", hasty)
     tries, waits = soft_client(terms=TERMS), soft_client(terms=TERMS, wait=None)
     assert MUTEX in found(tries, waits, crashes=0, model=lambda: Timed(free=1))
 
@@ -82,7 +82,9 @@ def test_a_judge_who_guesses_lets_two_in(monkeypatch):
     """By age or by a bare number, as the field's tools do."""
 
     def guess(self, marker, one_kernel):
-        return Verdict(DEAD, "it is old") if self.seat.alive(0) == DEAD else Verdict(ALIVE, "")
+        return (
+            LifeVerdict(DEAD, "it is old") if self.seat.alive(0) == DEAD else LifeVerdict(ALIVE, "")
+        )
 
     monkeypatch.setattr("explore.claims.soft.Oracle.judge", guess)
     one = soft_client()

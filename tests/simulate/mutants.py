@@ -14,7 +14,7 @@ from lifehold.core.acquire import Ask
 from lifehold.core.backend import Given, Refused, Renewal, Request
 from lifehold.core.deadline import NEVER, Terms
 from lifehold.core.grant import Grant, Held, Lost, Unknown
-from lifehold.core.renew import Tenure
+from lifehold.core.renew import RenewalSchedule
 from lifehold.core.value import replace, value
 from lifehold.store.rules import HolderRow, LockState
 from lifehold.store.waiter import Waiter
@@ -96,7 +96,7 @@ def without_margin(plan: Scenario) -> Scenario:
 # ---- a renewal that is believed after the old deadline
 
 
-class Credulous(Tenure):
+class Credulous(RenewalSchedule):
     """What is lost by its deadline is held again when the store says so."""
 
     def late(self, now: float) -> bool:
@@ -107,7 +107,7 @@ class CredulousParty(Party):
     tenure_class = Credulous
 
 
-class OneLook(Tenure):
+class OneLook(RenewalSchedule):
     """The clock is read before a renewal is sent, and not again when its answer is there."""
 
     __slots__ = ("_answered",)

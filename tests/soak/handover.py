@@ -91,11 +91,13 @@ def inject(draw, share=0.03, longest=0.0004):
         return slowed
 
     for owner, name in (
-        (flock_wait, "stand"), (flock_wait, "_arm"), (flock_wait.Waiter, "start"),
-        (flock_wait.Waiter, "leave"),
-        (flock_wait.Here, "_wind"), (flock_wait.Here, "_set"), (flock_wait.Here, "_shoot"),
-        (flock_wait.Here, "_unwind"), (blocking.Bell, "ring"), (blocking.Bell, "wait"),
-        (eventloop.Signal, "ring"), (flock_wait.Turn, "come"), (flock_wait.Turn, "go"),
+        (flock_wait, "stand"), (flock_wait, "_arm"), (flock_wait.FlockThread, "start"),
+        (flock_wait.FlockThread, "leave"),
+        (flock_wait.FlockInPlace, "_wind"), (flock_wait.FlockInPlace, "_set"),
+        (flock_wait.FlockInPlace, "_shoot"),
+        (flock_wait.FlockInPlace, "_unwind"),
+        (blocking.ThreadWakeup, "ring"), (blocking.ThreadWakeup, "wait"),
+        (eventloop.Signal, "ring"), (flock_wait.FairTicket, "come"), (flock_wait.FairTicket, "go"),
     ):  # fmt: skip
         setattr(owner, name, slow(getattr(owner, name)))
 

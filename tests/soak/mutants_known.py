@@ -38,7 +38,7 @@ MUTANTS = (
     Mutant(
         "K2",
         "path compare by device only",
-        "Slot.leads_here",
+        "LockFile.leads_here",
         "if found[ST_INO] != self.ino or found[ST_DEV] != self.dev:",
         "if found[ST_DEV] != self.dev:",
         ("claim: kernel: 2 clients, 2 rounds, cleanup",),
@@ -213,7 +213,7 @@ MUTANTS = (
     Mutant(
         "S9",
         "since counted from before the read",
-        "Evidence._timed",
+        "LivenessJudge._timed",
         "since = now()",
         "since = before",
         ("tests/unit/test_evidence.py -k 'hung or began'",),
@@ -221,7 +221,7 @@ MUTANTS = (
     Mutant(
         "S10",
         "clock read after the record",
-        "Evidence.judged",
+        "LivenessJudge.judged",
         ("    before = now()\n    content = found.read()"),
         ("    content = found.read()\n    before = now()"),
         ("tests/unit/test_evidence.py -k 'hung or began'",),
@@ -229,7 +229,7 @@ MUTANTS = (
     Mutant(
         "S11",
         "a renewal is not another record",
-        "Evidence.judged",
+        "LivenessJudge.judged",
         "return self._timed(case, path, (found.key, content, touched), patience, before, now)",
         "return self._timed(case, path, (found.key, touched), patience, before, now)",
         ("claim: soft: lease, one renews, one comes back",),
@@ -347,7 +347,7 @@ MUTANTS = (
     Mutant(
         "F1",
         "a bid that is being chosen is passed",
-        "Found.stands_before",
+        "FoundBid.stands_before",
         "return not self.ticket or (self.ticket, self.name) < mine",
         "return bool(self.ticket) and (self.ticket, self.name) < mine",
         ("claim: folder: 2 clients",),
@@ -403,7 +403,7 @@ MUTANTS = (
     Mutant(
         "X2",
         "late helper grant not undone",
-        "Waiter._stand",
+        "FlockThread._stand",
         "if self._gone:",
         "if False:",
         ("tests/unit/test_block.py", "tests/crash/test_cancel.py"),
@@ -411,7 +411,7 @@ MUTANTS = (
     Mutant(
         "X3",
         "timer shoots once",
-        "Here._set",
+        "FlockInPlace._set",
         "times = pack('@llll', 0, again, whole, nanoseconds)",
         "times = pack('@llll', 0, 0, whole, nanoseconds)",
         ("tests/unit/test_block_here.py", "tests/crash/test_delays.py"),

@@ -157,7 +157,7 @@ def line(
 def contender(side: str, path: str) -> None:
     """Take part in rounds: a line on stdin is an instant to begin at."""
     from lifehold.compat.liblockfile import L_PID, calls, status
-    from lifehold.compat.liblockfile.create import Patience
+    from lifehold.compat.liblockfile.create import RetryTerms
 
     for text in sys.stdin:
         at = float(text) + random.random() * 0.004
@@ -169,7 +169,7 @@ def contender(side: str, path: str) -> None:
                 subprocess.run(["dotlockfile", "-r", "0", "-p", path], check=False).returncode == 0
             )
         else:
-            answer, lock, grant = calls.make(path, L_PID, Patience(0))
+            answer, lock, grant = calls.make(path, L_PID, RetryTerms(0))
             won = answer == status.L_SUCCESS
             if grant is not None and lock is not None:
                 stake = grant.handle.pop()

@@ -24,7 +24,7 @@ from faults.making import made, told  # noqa: E402
 from faults.otherboot import pretend  # noqa: E402
 from faults.rows import ROWS  # noqa: E402
 from lifehold import InvalidArgument, LeaseLost, NotAcquired  # noqa: E402
-from lifehold.local.judge import Evidence  # noqa: E402
+from lifehold.local.judge import LivenessJudge  # noqa: E402
 from lifehold.registry import KINDS, maker  # noqa: E402
 
 GRACE = 2.0  # seconds for which what names nobody is left alone; else 120, of link 300
@@ -148,10 +148,10 @@ def asked(row, path):
 def ask(folder):
     for kind in KINDS:
         maker(kind)
-    seen, _, foreign = Evidence.__init__.__defaults__
-    Evidence.__init__.__defaults__ = (seen, GRACE, foreign)
+    seen, _, foreign = LivenessJudge.__init__.__defaults__
+    LivenessJudge.__init__.__defaults__ = (seen, GRACE, foreign)
     for weighs in gc.get_objects():
-        if isinstance(weighs, Evidence):
+        if isinstance(weighs, LivenessJudge):
             weighs.grace = GRACE
             weighs.foreign = None if weighs.foreign is None else GRACE
     warm = f"/dev/shm/warm-{os.getpid()}"  # what has to be imported is not the locks' time

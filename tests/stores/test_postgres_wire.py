@@ -13,7 +13,7 @@ from lifehold import InvalidArgument, connect
 from lifehold.runtime import blocking
 from lifehold.runtime.blocking import finish
 from lifehold.store.postgres import wire
-from lifehold.store.postgres.connect import Plan, TaskBell
+from lifehold.store.postgres.connect import PostgresUrl, TaskWakeup
 from lifehold.store.postgres.wire import ConnectionPool
 
 pytestmark = needs("postgres")
@@ -111,7 +111,7 @@ def test_a_connection_that_the_server_ends_is_not_used_again(line):
 
 
 def test_no_answer_within_the_limit_is_said_and_the_connection_given_up(line):
-    with pytest.raises(wire.Silent) as caught:
+    with pytest.raises(wire.NoAnswer) as caught:
         asked(line, "SELECT pg_sleep(5)", limit=0.2)
     assert not line.goes_on(caught.value)
 
@@ -130,7 +130,7 @@ def test_who_is_cancelled_hears_the_answer_out(pg_url):
 
 def test_who_is_cancelled_again_and_again_hears_the_answer_out(pg_url):
     async def work(line):
-        link = ConnectionPool(lambda _: _self(line.connection), TaskBell, PLAN, 1)
+        link = ConnectionPool(lambda _: _self(line.connection), TaskWakeup, PLAN, 1)
         task = asyncio.create_task(link.ask("SELECT pg_sleep(0.3)"))
         await asyncio.sleep(0.05)
         while not task.done():  # as anyio does it
@@ -149,8 +149,10 @@ async def _self(one):
 
 def test_who_is_interrupted_twice_gives_the_connection_up_and_its_place(pg_url):
     """The second interruption comes while the first one hears the answer out."""
-    plan = Plan(pg_url, 2.0, create=True)
-    link = ConnectionPool(lambda _: finish(plan.connect("Connection")), blocking.Bell, plan, 1)
+    plan = PostgresUrl(pg_url, 2.0, create=True)
+    link = ConnectionPool(
+        lambda _: finish(plan.connect("Connection")), blocking.ThreadWakeup, plan, 1
+    )
     finish(link.ask("SELECT 1"))
     moments = [0.05, 0.05]
 
@@ -174,8 +176,10 @@ def test_who_is_interrupted_twice_gives_the_connection_up_and_its_place(pg_url):
 
 def test_a_connection_that_is_lost_between_two_steps_is_closed_and_not_counted(pg_url, monkeypatch):
     """A signal may raise anywhere: also where nobody has the connection in a hand yet."""
-    plan = Plan(pg_url, 1.0, create=True)
-    link = ConnectionPool(lambda _: finish(plan.connect("Connection")), blocking.Bell, plan, 1)
+    plan = PostgresUrl(pg_url, 1.0, create=True)
+    link = ConnectionPool(
+        lambda _: finish(plan.connect("Connection")), blocking.ThreadWakeup, plan, 1
+    )
     usable, moments = wire.ServerConnection.usable, [KeyboardInterrupt, KeyboardInterrupt]
 
     def interrupted(line):
@@ -196,7 +200,7 @@ def test_a_connection_that_is_lost_between_two_steps_is_closed_and_not_counted(p
 @pytest.mark.parametrize("times", [1, 1_000_000])
 def test_an_answer_that_takes_too_long_is_not_heard_out(pg_url, times):
     async def work(line):
-        link = ConnectionPool(lambda _: _self(line.connection), TaskBell, PLAN, 1)
+        link = ConnectionPool(lambda _: _self(line.connection), TaskWakeup, PLAN, 1)
         task = asyncio.create_task(link.ask("SELECT pg_sleep(4)"))
         await asyncio.sleep(0.05)
         for _ in range(times):

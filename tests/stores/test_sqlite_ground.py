@@ -26,7 +26,7 @@ from lifehold import (
 )
 from lifehold.core import events
 from lifehold.core.errors import CorruptRecord
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.runtime import heartbeat
 from lifehold.store.sqlite import database, schema
 from lifehold.testing.crash import Child
@@ -120,7 +120,7 @@ def test_many_processes_may_open_a_new_store_at_once(tmp_path):
 
 
 def test_what_another_kernel_may_mount_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(database, "place_of_path", lambda path: Place("nfs4", "0:40"))
+    monkeypatch.setattr(database, "place_of_path", lambda path: MountInfo("nfs4", "0:40"))
     with pytest.raises(UnsafeGround, match=r"nfs4.*postgresql://"):
         connect(url_of(tmp_path / "x.db")).list()
     assert os.listdir(tmp_path) == []

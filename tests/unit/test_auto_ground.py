@@ -9,7 +9,7 @@ import pytest
 
 from lifehold import InvalidArgument, Lock, UnsafeGround
 from lifehold.local import ground, ground_probe, record_lock
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 
 
 @pytest.fixture
@@ -17,10 +17,10 @@ def lies_on(monkeypatch):
     """Every path lies on this type of file system from now on."""
 
     def lie(kind):
-        monkeypatch.setattr(ground, "place_of_path", lambda path: Place(kind, "0:50"))
+        monkeypatch.setattr(ground, "place_of_path", lambda path: MountInfo(kind, "0:50"))
         for module in (record_lock, ground_probe):
-            monkeypatch.setattr(module, "ground_of", lambda path: Place(kind, "0:50"))
-        monkeypatch.setattr(record_lock, "place_at", lambda found: Place(kind, "0:50"))
+            monkeypatch.setattr(module, "ground_of", lambda path: MountInfo(kind, "0:50"))
+        monkeypatch.setattr(record_lock, "place_at", lambda found: MountInfo(kind, "0:50"))
         ground._of_folders.clear()
         ground_probe._forget()
 

@@ -12,9 +12,9 @@ from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant, Lost
 from lifehold.local.directory import DirectoryLock
 from lifehold.local.generation import GenerationLock
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.handles import TABLE, Descriptors
-from lifehold.local.judge import Evidence
+from lifehold.local.judge import LivenessJudge
 from lifehold.local.link import AGE, LinkLock
 from lifehold.local.soft import SoftLock
 from lifehold.runtime.blocking import BLOCKING, finish
@@ -70,7 +70,7 @@ def party(kind, path, terms=TERMS, **more):
     clock, seam = Clock(), Seam()
     lock = KINDS[kind](str(path), clock, table=Descriptors(seam), terms=terms, **more)
     foreign = AGE if kind == "link" else None
-    lock.evidence = Evidence(kind, {}, foreign=foreign)
+    lock.evidence = LivenessJudge(kind, {}, foreign=foreign)
     return clock, seam, lock
 
 
@@ -141,7 +141,7 @@ class Interrupted(Exception):
     """As a signal handler raises it."""
 
 
-@pytest.mark.parametrize("place", [None, Place("nfs4", "0:2")], ids=["disk", "server"])
+@pytest.mark.parametrize("place", [None, MountInfo("nfs4", "0:2")], ids=["disk", "server"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a stake unmade
 def test_an_attempt_that_was_interrupted_holds_nothing(tmp_path, kind, place):

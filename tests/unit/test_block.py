@@ -15,7 +15,7 @@ import pytest
 from ground import needs
 from lifehold import Lock, SystemRefused, WouldBlock
 from lifehold.runtime import flock_wait, fork
-from lifehold.runtime.flock_wait import Waiter, refused
+from lifehold.runtime.flock_wait import FlockThread, refused
 from lifehold.testing.stage import footprint
 
 pytestmark = needs("linux")
@@ -47,7 +47,7 @@ def holder(path):
 
 
 def waiting(path, rung=None):
-    waiter = Waiter(Slot(path), fcntl.LOCK_EX, (rung or threading.Event()).set)
+    waiter = FlockThread(Slot(path), fcntl.LOCK_EX, (rung or threading.Event()).set)
     waiter.start()
     return waiter
 

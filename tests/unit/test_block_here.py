@@ -40,13 +40,13 @@ def holder(path):
 def helpers(monkeypatch):
     """The helper threads that are started meanwhile."""
     started = []
-    start = flock_wait.Waiter.start
+    start = flock_wait.FlockThread.start
 
     def noted(self):
         started.append(self)
         start(self)
 
-    monkeypatch.setattr(flock_wait.Waiter, "start", noted)
+    monkeypatch.setattr(flock_wait.FlockThread, "start", noted)
     return started
 
 
@@ -216,8 +216,8 @@ from lifehold import AsyncLock, Lock, Timeout
 from lifehold.runtime import flock_wait
 path = sys.argv[1]
 helpers = []
-start = flock_wait.Waiter.start
-flock_wait.Waiter.start = lambda self: (helpers.append(1), start(self))[1]
+start = flock_wait.FlockThread.start
+flock_wait.FlockThread.start = lambda self: (helpers.append(1), start(self))[1]
 for fair in (False, True):
     with Lock(path):
         began = time.monotonic()

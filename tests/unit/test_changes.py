@@ -12,7 +12,7 @@ import pytest
 from ground import needs
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
-from lifehold.local.kernel_holders import Waiting
+from lifehold.local.kernel_holders import KernelWaiter
 from lifehold.ops import changes
 from lifehold.ops.answer import FREE, HELD, Answer
 from lifehold.runtime import watch_thread
@@ -102,6 +102,6 @@ def test_what_appeared_changed_and_went_is_told_and_no_more():
 
 
 def test_another_holder_and_another_waiter_are_changes():
-    queued = of("/a", 1, waiting=(Waiting(9, True),))
+    queued = of("/a", 1, waiting=(KernelWaiter(9, True),))
     assert [each.what for each in changes.between([of("/a", 1)], [of("/a", 2)])] == ["changed"]
     assert [each.what for each in changes.between([of("/a", 1)], [queued])] == ["changed"]

@@ -14,11 +14,11 @@ from ground import needs
 from lifehold import Lock, WouldBlock
 from lifehold.compat import liblockfile as lib
 from lifehold.compat.liblockfile import calls, contract, mailbox, spool
-from lifehold.compat.liblockfile.create import Patience
+from lifehold.compat.liblockfile.create import RetryTerms
 from lifehold.compat.liblockfile.dotlock import DotLock
 from lifehold.core.owner import ALIVE
 from lifehold.core.owner import DEAD as DEAD_STATE
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.record import read
 
 pytestmark = needs("linux")
@@ -89,7 +89,7 @@ def test_no_try_is_made_for_minus_one_retries(lock):
 
 
 def test_on_a_file_server_its_clock_counts_and_no_process_number_is_written(lock):
-    far = {"place": Place("nfs4", "0:44")}
+    far = {"place": MountInfo("nfs4", "0:44")}
     grant = DotLock(str(lock), **far).once()
     assert read(lock.read_bytes()).ttl == 300.0
     assert lock.read_text().startswith("0\n")
@@ -113,8 +113,8 @@ def test_the_folder_must_be_there(tmp_path):
 
 
 def test_the_pauses_grow_by_five_seconds_up_to_a_minute():
-    assert [Patience(20).pause(n) for n in (1, 2, 3, 12, 13)] == [5, 10, 15, 60, 60]
-    assert [Patience(20, 4).pause(n) for n in (1, 2, 3)] == [4, 4, 4]
+    assert [RetryTerms(20).pause(n) for n in (1, 2, 3, 12, 13)] == [5, 10, 15, 60, 60]
+    assert [RetryTerms(20, 4).pause(n) for n in (1, 2, 3)] == [4, 4, 4]
 
 
 @pytest.mark.parametrize(("seconds", "answer"), [(299, lib.L_MAXTRYS), (301, lib.L_SUCCESS)])
@@ -213,7 +213,7 @@ def test_a_touch_of_what_is_another_file_by_now_is_refused(lock):
 
 @pytest.mark.parametrize("flags", [lib.L_PID, lib.L_PPID])
 def test_process_numbers_are_refused_on_shared_file_systems(lock, flags, monkeypatch):
-    monkeypatch.setattr(calls, "place_of_path", lambda _: Place("nfs4", "0:44"))
+    monkeypatch.setattr(calls, "place_of_path", lambda _: MountInfo("nfs4", "0:44"))
     status = lib.lockfile_create(lock, 0, flags)
     assert (status, status.errno) == (lib.L_ERROR, errno.EOPNOTSUPP)
     assert "must not be used" in status.why

@@ -210,11 +210,11 @@ def test_a_release_while_the_file_is_taken_aside_leaves_no_live_record(path, dea
 
 def test_a_peer_that_was_faster_gets_its_file_back(path, monkeypatch, dead, tmp_path):
     write(path, "garbage")
-    found = soft.look(softfile_table(), path, kind=soft.Slip)
+    found = soft.look(softfile_table(), path, kind=soft.SoftLockRecord)
     os.rename(path, path + ".old")
     write(path, text(os.getpid()))
     inode = os.stat(path).st_ino
-    mechanism = soft.SoftFile(path, None, softfile_table(), None)
+    mechanism = soft.SoftFileMechanism(path, None, softfile_table(), None)
     before = os.fstat(found.fd)
     ours = mechanism._prepared()
     mechanism._put_aside(ours)
@@ -293,11 +293,11 @@ def test_what_is_no_file_is_refused_and_stays(path, make):
 
 
 def test_the_witness_proves_a_death_in_another_pid_namespace(path):
-    named = pidfile.Named(17, "host?pidns-f0000001", 5, witness=True)
+    named = pidfile.PidFileOwner(17, "host?pidns-f0000001", 5, witness=True)
     assert pidfile.verdict(named, True, True).state == "alive"
     assert pidfile.verdict(named, False, True).state == "dead"
     assert pidfile.verdict(named, None, False).state == "unknown"
-    unmarked = pidfile.Named(17, "host?pidns-f0000001", 5)
+    unmarked = pidfile.PidFileOwner(17, "host?pidns-f0000001", 5)
     assert pidfile.verdict(unmarked, False, True).state == "unknown"
 
 

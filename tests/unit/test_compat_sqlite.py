@@ -14,7 +14,7 @@ import pytest
 
 from ground import needs
 from lifehold.compat.filelock import ReadWriteLock, Timeout, readwrite
-from lifehold.compat.filelock.sqlite_file import Sheet
+from lifehold.compat.filelock.sqlite_file import SqliteDescriptor
 
 pytestmark = needs("linux")
 OTHER = """
@@ -36,7 +36,7 @@ def waiting(request, monkeypatch):
     """Who wakes a waiter: the kernel, or SQLite, which asks again, as on other systems."""
     if request.param == "sqlite":
         monkeypatch.setattr(readwrite, "possible", False)
-        monkeypatch.setattr(Sheet.foreign, "__defaults__", (False,))
+        monkeypatch.setattr(SqliteDescriptor.foreign, "__defaults__", (False,))
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from ground import needs
 from lifehold.core.errors import InvalidArgument
 from lifehold.local import ground_probe
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.ground_probe import PROVEN, REFUTED, UNPROVEN
 from lifehold.ops import doctor
 from lifehold.ops import doctor as ops
@@ -44,7 +44,7 @@ def test_a_folder_that_all_may_write_is_unsafe_without_the_sticky_bit(tmp_path):
 
 
 def test_a_shared_file_system_is_unproven_from_one_host(tmp_path, monkeypatch):
-    place = Place("nfs4", "0:99")
+    place = MountInfo("nfs4", "0:99")
     monkeypatch.setattr(ops, "mount_of", lambda folder: (place, "rw,vers=4.2"))
     monkeypatch.setattr("lifehold.local.ground_probe.ground_of", lambda folder: place)
     report = ops.examine(str(tmp_path))
@@ -130,7 +130,7 @@ def test_a_host_that_cannot_be_reached_is_an_error_and_leaves_nothing(tmp_path, 
 
 @pytest.fixture
 def on_nfs(monkeypatch):
-    place = Place("nfs4", "0:99")
+    place = MountInfo("nfs4", "0:99")
     monkeypatch.setattr(ops, "mount_of", lambda folder: (place, "rw,vers=4.2"))
     for where in ("ground_probe.ground_of", "ground._known"):
         monkeypatch.setattr(f"lifehold.local.{where}", lambda folder: place)

@@ -8,12 +8,12 @@ from lifehold.core.deadline import NEVER
 from lifehold.core.owner import DEAD, UNKNOWN
 from lifehold.core.value import replace
 from lifehold.local import soft_readwrite
-from lifehold.local.ground import Place
-from lifehold.local.judge import Evidence, Sightings
-from lifehold.local.record import Text
+from lifehold.local.ground import MountInfo
+from lifehold.local.judge import LivenessJudge, Sightings
+from lifehold.local.record import RecordTemplate
 from lifehold.runtime.process import here
 
-DISK, FAR = Place("ext4", "0:1"), Place("nfs4", "0:2")
+DISK, FAR = MountInfo("ext4", "0:1"), MountInfo("nfs4", "0:2")
 OTHER_BOOT = "01234567-89ab-cdef-0123-456789abcdef"
 
 
@@ -23,7 +23,7 @@ class Found:
     key = "0:1"
 
     def __init__(self, ttl, witness, held, **changes):
-        text = Text("link", replace(here(), **changes), ttl, DISK, witness=witness)
+        text = RecordTemplate("link", replace(here(), **changes), ttl, DISK, witness=witness)
         self.content, self.held = text.numbered(1, "a" * 32, 7, 1_700_000_000_000_000), held
 
     def read(self):
@@ -37,7 +37,7 @@ class Found:
 
 
 def judged(now=0.0, **found):
-    return Evidence("link", {}).judged("/a", Found(**found), DISK, lambda: now)
+    return LivenessJudge("link", {}).judged("/a", Found(**found), DISK, lambda: now)
 
 
 @pytest.mark.parametrize("held", [False, None])
@@ -67,7 +67,7 @@ def test_without_a_lease_another_boot_is_the_proof():
 def test_of_5000_leases_that_are_watched_at_once_each_runs_out():
     """What was seen belongs to whoever waits by it: none is forgotten to make room for others."""
     seen = Sightings()
-    evidence, found = Evidence("link", seen), Found(ttl=30.0, witness=False, held=None)
+    evidence, found = LivenessJudge("link", seen), Found(ttl=30.0, witness=False, held=None)
     paths = [f"/{number}" for number in range(5000)]
     for now in (0.0, 10.0, 20.0):
         states = {evidence.judged(path, found, FAR, lambda now=now: now).state for path in paths}
@@ -78,7 +78,7 @@ def test_of_5000_leases_that_are_watched_at_once_each_runs_out():
 
 def test_a_lease_that_ran_out_long_ago_and_that_nobody_took_is_forgotten():
     seen = Sightings()
-    evidence, found = Evidence("link", seen), Found(ttl=30.0, witness=False, held=None)
+    evidence, found = LivenessJudge("link", seen), Found(ttl=30.0, witness=False, held=None)
     for now in range(20):
         for number in range(1000):
             evidence.judged(f"/{now}/{number}", found, FAR, lambda now=now: now * 300.0)
@@ -120,13 +120,13 @@ class Hangs(Found):
 
 def test_a_record_counts_from_after_it_was_read_and_not_from_when_we_began_to_look():
     """It may have been written while the reading hung."""
-    clock, evidence = Runtime(), Evidence("link", {})
+    clock, evidence = Runtime(), LivenessJudge("link", {})
     assert evidence.judged("/a", Hangs(clock, 5.0), FAR, clock.now).due == 35.0
 
 
 def test_a_look_that_hung_is_of_the_time_at_which_it_began():
     """What it brings may be old: the record may have been renewed since."""
-    clock, evidence = Runtime(), Evidence("link", {})
+    clock, evidence = Runtime(), LivenessJudge("link", {})
     evidence.judged("/a", Hangs(clock, 0.0), FAR, clock.now)
     clock.at = 29.0
     assert evidence.judged("/a", Hangs(clock, 5.0), FAR, clock.now).state == UNKNOWN

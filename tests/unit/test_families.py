@@ -96,9 +96,9 @@ def test_a_number_proves_no_death_where_not_all_processes_are_seen(
 
 @pytest.mark.parametrize("family", SOME)
 def test_a_number_proves_no_death_on_a_shared_file_system(family, tmp_path, gone, monkeypatch):
-    from lifehold.local.ground import Place
+    from lifehold.local.ground import MountInfo
 
-    monkeypatch.setattr(families.Sight, "place", Place("nfs4", "0:99"))
+    monkeypatch.setattr(families.Sight, "place", MountInfo("nfs4", "0:99"))
     assert asked(formats.FORMATS[family](tmp_path, gone)).state == SUSPECT
 
 

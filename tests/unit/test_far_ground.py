@@ -19,7 +19,7 @@ from lifehold.local import ground
 from lifehold.local.directory import DirectoryLock
 from lifehold.local.files import HOST, Files
 from lifehold.local.generation import GenerationLock
-from lifehold.local.ground import Place, place_of_path
+from lifehold.local.ground import MountInfo, place_of_path
 from lifehold.local.handles import Descriptors
 from lifehold.local.kernel import KernelLock
 from lifehold.local.link import LinkLock
@@ -32,7 +32,7 @@ from patience import SOON
 
 @pytest.fixture
 def far(monkeypatch):
-    monkeypatch.setattr(ground, "place_of_path", lambda path: Place("nfs4", "0:50"))
+    monkeypatch.setattr(ground, "place_of_path", lambda path: MountInfo("nfs4", "0:50"))
     ground._of_folders.clear()
     yield
     ground._of_folders.clear()
@@ -154,7 +154,7 @@ def test_a_holder_keeps_nothing_that_its_successor_would_wait_for(kind, tmp_path
     files = Lending()
     lock = LEASED[kind](
         str(tmp_path / "job"), BLOCKING, table=Descriptors(files), terms=TERMS,
-        place=Place("nfs4", ""),
+        place=MountInfo("nfs4", ""),
     )  # fmt: skip
     grant = lock.attempt()
     assert isinstance(grant, Grant)
@@ -177,7 +177,11 @@ class Clocked(Files):
 
 def linked(path, ahead, kind="nfs4"):
     return LinkLock(
-        str(path), BLOCKING, table=Descriptors(Clocked(ahead)), terms=TERMS, place=Place(kind, "")
+        str(path),
+        BLOCKING,
+        table=Descriptors(Clocked(ahead)),
+        terms=TERMS,
+        place=MountInfo(kind, ""),
     )
 
 

@@ -11,13 +11,13 @@ from lifehold import InvalidArgument, Lock, SystemRefused, UnsafeGround
 from lifehold.core.owner import Owner
 from lifehold.local import ground_probe, record, record_lock, refusals
 from lifehold.local.files import HOST
-from lifehold.local.ground import Place
-from lifehold.local.judge import Evidence
+from lifehold.local.ground import MountInfo
+from lifehold.local.judge import LivenessJudge
 from lifehold.local.record_handle import BorrowedRecord
 from lifehold.local.refresh import refresh_attributes
 from lifehold.runtime import clock
 
-NEAR, FAR = Place("ext4", "8:1"), Place("nfs4", "0:50")
+NEAR, FAR = MountInfo("ext4", "8:1"), MountInfo("nfs4", "0:50")
 
 
 def test_on_a_disk_of_our_own_what_works_is_proven(tmp_path):
@@ -31,7 +31,7 @@ def test_on_a_disk_of_our_own_what_works_is_proven(tmp_path):
 
 @pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs", "cifs", ""])
 def test_one_host_proves_nothing_of_a_shared_file_system(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(ground_probe, "ground_of", lambda path: Place(kind, "0:9"))
+    monkeypatch.setattr(ground_probe, "ground_of", lambda path: MountInfo(kind, "0:9"))
     survey = ground_probe.probe(str(tmp_path), anew=True)
     assert {survey.verdict(what) for what in ground_probe.WHAT} == {"unproven"}
     assert "kernel" not in survey.kinds
@@ -54,10 +54,12 @@ def test_what_fails_here_is_refuted(tmp_path):
 
 def judged(path, theirs, ours):
     """What is made of a record of another boot, whose writer and reader saw these grounds."""
-    words = record.Text("link", Owner(pid=1, boot_id="another"), None, theirs, witness=True)
-    path.write_bytes(record.Sheet(words, 1, 7, 7).text)
+    words = record.RecordTemplate(
+        "link", Owner(pid=1, boot_id="another"), None, theirs, witness=True
+    )
+    path.write_bytes(record.WrittenRecord(words, 1, 7, 7).text)
     with path.open("rb") as file:
-        return Evidence("link", {}).judged(
+        return LivenessJudge("link", {}).judged(
             str(path), BorrowedRecord(HOST, file.fileno()), ours, clock.now
         )
 

@@ -77,7 +77,7 @@ def test_an_appointment_may_make_the_next_one(kept):
 
 
 def test_the_thread_ends_with_the_last_appointment(monkeypatch):
-    monkeypatch.setattr(heartbeat, "_diary", heartbeat._Diary())  # nobody else's appointments
+    monkeypatch.setattr(heartbeat, "_diary", heartbeat._TimerQueue())  # nobody else's appointments
     before = footprint()[0]
     strikes = [heartbeat.at(now() + 60 + number, lambda: None) for number in range(5)]
     for strike in strikes:

@@ -18,7 +18,7 @@ from lifehold import Lock, WouldBlock
 from lifehold.local import kernel_holders, proc_locks
 from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import holder_of
-from lifehold.local.proc_locks import Survey, key_of
+from lifehold.local.proc_locks import OpenFileScan, key_of
 from lifehold.runtime import process
 
 pytestmark = needs("linux", "proc")
@@ -159,7 +159,7 @@ def test_a_record_whose_number_was_given_to_another_process_that_locks_is_not_be
 def test_a_look_through_all_processes_has_an_end(tmp_path, monkeypatch):
     monkeypatch.setattr(proc_locks, "PATIENCE", -1.0)
     fd = os.open(tmp_path / "x", os.O_RDWR | os.O_CREAT)
-    survey = Survey(["x"])
+    survey = OpenFileScan(["x"])
     assert survey.cut
     assert survey.holding(key_of(fd), "FLOCK") == []
     os.close(fd)

@@ -10,7 +10,7 @@ import pytest
 
 from ground import needs
 from lifehold.core.errors import SystemRefused
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.proc_locks import KernelLine, Key
 from lifehold.ops import inventory
 from lifehold.ops.answer import HELD
@@ -66,7 +66,7 @@ def test_a_locked_file_of_a_file_server_is_named_and_not_asked(tmp_path, monkeyp
     real, look = inventory.place_of_path, inventory._keys_at
 
     def place(asked):
-        return Place("nfs4", "0:99") if asked == str(path) else real(asked)
+        return MountInfo("nfs4", "0:99") if asked == str(path) else real(asked)
 
     def opened(asked, inodes):
         assert asked != str(path)

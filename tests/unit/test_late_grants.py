@@ -15,7 +15,7 @@ from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant, Held
 from lifehold.local.directory import DirectoryLock
 from lifehold.local.generation import GenerationLock
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.handles import TABLE, Descriptors
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
@@ -31,7 +31,7 @@ def reader(*given, **options):
 
 
 def far(*given, **options):
-    return GenerationLock(*given, place=Place("nfs4", "0:2"), **options)
+    return GenerationLock(*given, place=MountInfo("nfs4", "0:2"), **options)
 
 
 KINDS = {

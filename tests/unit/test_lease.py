@@ -33,8 +33,8 @@ from lifehold.cli.child import Care
 from lifehold.cli.run import Hold
 from lifehold.core.grant import Unknown
 from lifehold.runtime.held_here import current, holding, in_force, prune
-from lifehold.runtime.watch_table import Folder
-from lifehold.shapes import Leases
+from lifehold.runtime.watch_table import WatchedFolder
+from lifehold.shapes import LeaseGroup
 from patience import SOON, until
 
 
@@ -324,7 +324,7 @@ def test_of_several_a_look_at_one_is_no_word_for_the_others(tmp_path, how):
 
     first._lock._mechanism.renew = never
     second._lock._mechanism.check = late
-    both = Leases([first, second])
+    both = LeaseGroup([first, second])
     if how == "held":
         assert not both.held
     else:
@@ -487,7 +487,7 @@ def test_a_collector_that_runs_meanwhile_disturbs_no_look_over_what_all_threads_
         fill = {f"filled {number}": [Nobody()] for number in range(2000)}
         new = [Nobody()]
     else:
-        folder = Folder(str(tmp_path))
+        folder = WatchedFolder(str(tmp_path))
         shared, look = folder.names, folder.changed
         fill, new = {b"%d" % number: {} for number in range(2000)}, {}
     shared.update(fill)

@@ -13,7 +13,7 @@ from lifehold.core.owner import (
     DEAD,
     INITIAL_PID_NAMESPACE,
     UNKNOWN,
-    Ground,
+    ObserverView,
     Owner,
     Sighting,
     judge,
@@ -28,7 +28,7 @@ INITIAL = replace(HERE, pid_ns=INITIAL_PID_NAMESPACE)
 
 
 def ground(seen=SAME, *, one_kernel=True, witness=None, here=HERE, sees_all=True):
-    return Ground(one_kernel, witness, here, sees_all, lambda pid: seen)
+    return ObserverView(one_kernel, witness, here, sees_all, lambda pid: seen)
 
 
 GONE, THREAD, ZOMBIE = (
@@ -173,7 +173,7 @@ ANY = (OWNERS, OWNERS, SIGHTINGS, some.booleans(), some.sampled_from([None, True
 
 @given(*ANY)
 def test_nobody_is_dead_on_shared_ground(owner, here, seen, sees_all, witness):
-    found = judge(owner, Ground(False, witness, here, sees_all, lambda pid: seen))
+    found = judge(owner, ObserverView(False, witness, here, sees_all, lambda pid: seen))
     assert found.state == (ALIVE if witness else UNKNOWN)
 
 
@@ -183,7 +183,7 @@ def test_nobody_of_another_pid_namespace_is_judged_by_a_number(
 ):
     if owner.pid_ns == here.pid_ns or None in (owner.pid_ns, owner.boot_id) or witness is not None:
         return
-    found = judge(owner, Ground(True, None, here, sees_all, lambda pid: seen))
+    found = judge(owner, ObserverView(True, None, here, sees_all, lambda pid: seen))
     assert found.state == (
         DEAD if here.boot_id not in (None, owner.boot_id) and here.pid_ns else UNKNOWN
     )
@@ -194,7 +194,7 @@ def test_a_process_that_matches_in_everything_is_never_dead(owner, here, other, 
     seen = replace(other, exists=True, is_thread=False, is_zombie=False)
     seen = replace(seen, start_ticks=owner.start_ticks, pidfd_ino=owner.pidfd_ino)
     here = replace(here, boot_id=owner.boot_id)
-    found = judge(owner, Ground(True, witness, here, sees_all, lambda pid: seen))
+    found = judge(owner, ObserverView(True, witness, here, sees_all, lambda pid: seen))
     assert (found.state == DEAD) == (witness is False)
     assert found.evidence
 

@@ -87,7 +87,7 @@ def test_what_is_read_for_a_notice_does_not_grow_with_those_who_wait(
     for number in 3, 40:
         path = str(tmp_path / f"{number}.lock")
         with monkeypatch.context() as patch, Lock(path, kind=kind):
-            listed = counted(patch, proc_locks.Survey, "_list")
+            listed = counted(patch, proc_locks.OpenFileScan, "_list")
             read = counted(patch, proc_locks, "_read")
             told = told_of(number, path, kind)
             asked = [event for event in told if event.holder is not None]
@@ -173,7 +173,7 @@ def test_who_gives_up_takes_the_look_of_another_who_does_so():
 
 def test_an_event_loop_does_not_stand_still_for_the_look_of_another(monkeypatch):
     monkeypatch.setattr(looks, "FRESH", 3600)
-    looks._looks[looks.key_of(lock := Looked())] = looks._Look()  # it never ends
+    looks._looks[looks.key_of(lock := Looked())] = looks._SharedLook()  # it never ends
     lock.goes_on.set()
 
     async def give_up():

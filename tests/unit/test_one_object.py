@@ -12,12 +12,12 @@ import pytest
 from ground import needs
 from lifehold import Lock
 from lifehold.compat.filelock import SoftFileLock
-from lifehold.compat.filelock.soft import SoftFile
+from lifehold.compat.filelock.soft import SoftFileMechanism
 from lifehold.compat.filelock.system_calls import TABLE
 from lifehold.core.acquire import Ask, acquire
 from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Held
-from lifehold.core.owner import UNKNOWN, Verdict
+from lifehold.core.owner import UNKNOWN, LifeVerdict
 from lifehold.core.value import replace
 from lifehold.local.soft import SoftLock
 from lifehold.runtime import clock
@@ -114,13 +114,13 @@ def test_a_thread_of_the_filelock_face_wakes_when_the_process_that_it_saw_ends(
     tmp_path, monkeypatch
 ):
     path, answers = str(tmp_path / "a"), []
-    mechanism = SoftFile(path, Runtime(), TABLE, None)
+    mechanism = SoftFileMechanism(path, Runtime(), TABLE, None)
     shipped = mechanism._judged
 
     def judged(found):
         monkeypatch.setattr(mechanism, "_judged", shipped)
         answers.append(mechanism.attempt())
-        return b"1\nelsewhere\n", Verdict(UNKNOWN, "")
+        return b"1\nelsewhere\n", LifeVerdict(UNKNOWN, "")
 
     monkeypatch.setattr(mechanism, "_judged", judged)
     with SoftFileLock(path):

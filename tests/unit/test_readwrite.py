@@ -340,7 +340,7 @@ def test_a_reader_that_may_only_read_the_file_still_lets_a_writer_through(path):
 
     fd = os.open(path, os.O_RDONLY)
     try:
-        place = flock_wait.Turn(fd, reads=True)
+        place = flock_wait.FairTicket(fd, reads=True)
         from lifehold.runtime.flock_wait import _arm
 
         assert place.come(_arm()) == 0

@@ -12,8 +12,8 @@ import pytest
 from lifehold import Lock
 from lifehold.local import judge as evidence
 from lifehold.local.files import HOST
-from lifehold.local.ground import Place
-from lifehold.local.judge import Evidence
+from lifehold.local.ground import MountInfo
+from lifehold.local.judge import LivenessJudge
 from lifehold.local.record import CURRENT, FROM_NEWER, OLDER, UNREADABLE, read
 from lifehold.local.record_handle import BorrowedRecord
 from lifehold.runtime import clock
@@ -23,7 +23,7 @@ SCHEMA = json.loads(
 )
 KINDS = ["kernel", "soft", "link", "generation"]
 ADDED = ["kind", "state", "after", "created", "ground", "witness"]
-NEAR, FAR = Place("ext4", "8:1"), Place("nfs4", "0:9")
+NEAR, FAR = MountInfo("ext4", "8:1"), MountInfo("nfs4", "0:9")
 
 
 def record_of(path, kind):
@@ -85,7 +85,7 @@ def test_a_record_without_the_added_members_is_held_and_proves_no_death(tmp_path
 
 
 def case(path, kind, place, seen=None):
-    judge = Evidence(kind, {} if seen is None else seen)
+    judge = LivenessJudge(kind, {} if seen is None else seen)
     with path.open("rb") as file:
         return judge.judged(str(path), BorrowedRecord(HOST, file.fileno()), place, clock.now)
 

@@ -126,7 +126,8 @@ def test_no_thread_for_max_hold_leaves_nothing_held(tmp_path, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     lock = Lock(tmp_path / "a", max_hold=60)
-    monkeypatch.setattr(heartbeat, "_diary", heartbeat._Diary())  # whose thread does not run yet
+    queue = heartbeat._TimerQueue()  # its thread does not run yet
+    monkeypatch.setattr(heartbeat, "_diary", queue)
     monkeypatch.setattr(native, "start_new_thread", no_thread)
     with pytest.raises(SystemRefused, match="no thread to keep max_hold"):
         lock.acquire()

@@ -15,7 +15,7 @@ from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant, Held, Lost
 from lifehold.local.files import Files, anew
 from lifehold.local.generation import GenerationLock
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.handles import Descriptors
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
@@ -24,7 +24,7 @@ from lifehold.runtime.blocking import BLOCKING, finish
 
 pytestmark = needs("linux")
 TERMS = Terms(ttl=60.0, heartbeat=20.0, margin=6.0)
-FAR = Place("nfs4", "0:9")
+FAR = MountInfo("nfs4", "0:9")
 KINDS = {"link": LinkLock, "soft": SoftLock, "soft writer": SoftReadWrite}
 
 

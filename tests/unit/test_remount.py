@@ -13,9 +13,9 @@ import pytest
 
 from lifehold import Lock, UnsafeGround
 from lifehold.local import ground
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 
-DISK, SERVER = Place("tmpfs", "0:43"), Place("nfs4", "0:43")
+DISK, SERVER = MountInfo("tmpfs", "0:43"), MountInfo("nfs4", "0:43")
 
 
 @pytest.fixture

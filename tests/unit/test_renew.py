@@ -10,7 +10,7 @@ from lifehold import InvalidArgument
 from lifehold.core import events
 from lifehold.core.deadline import NEVER, Terms, terms
 from lifehold.core.grant import Grant, Lost, Unknown
-from lifehold.core.renew import Tenure, beat, keep
+from lifehold.core.renew import RenewalSchedule, beat, keep
 from lifehold.core.value import replace
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clock import VirtualRuntime
@@ -52,7 +52,7 @@ def lost():
 @pytest.fixture
 def tenure(time, lost):
     grant = Grant("n", "mark", 1, None, 0, "n", [object()], TTL.deadline(time.now()))
-    return Tenure(grant, TTL, lost.append)
+    return RenewalSchedule(grant, TTL, lost.append)
 
 
 def test_the_defaults_are_a_third_and_a_tenth():

@@ -19,13 +19,13 @@ def taken(path):
 @needs("linux")
 def test_many_locks_cost_one_look_through_all_processes(tmp_path, monkeypatch):
     looks = []
-    real = foreign.Survey
+    real = foreign.OpenFileScan
 
     def counted(names, pids=None, **more):
         looks.append(pids)
         return real(names, pids, **more)
 
-    monkeypatch.setattr(foreign, "Survey", counted)
+    monkeypatch.setattr(foreign, "OpenFileScan", counted)
     paths = [str(tmp_path / f"{number}.lock") for number in range(60)]
     fds = [taken(path) for path in paths]
     answers = foreign.several(paths, lambda at, files: who(paths[at], paths[at], files=files))

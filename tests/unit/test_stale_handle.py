@@ -16,7 +16,7 @@ from lifehold.core.deadline import Terms
 from lifehold.core.errors import SystemRefused
 from lifehold.core.grant import Grant
 from lifehold.local.files import HOST, Files
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.handles import Descriptors
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
@@ -55,7 +55,7 @@ class Removed(Files):
 
 
 def attempt(kind, files, path):
-    place = Place("nfs4", "0:9")
+    place = MountInfo("nfs4", "0:9")
     lock = KINDS[kind](path, BLOCKING, table=Descriptors(files), place=place, terms=TERMS)
     return lock, lock.attempt()
 

@@ -10,7 +10,7 @@ from lifehold.core.grant import Grant, Held
 from lifehold.local import link
 from lifehold.local.directory import DirectoryLock
 from lifehold.local.generation import GenerationLock
-from lifehold.local.judge import Evidence
+from lifehold.local.judge import LivenessJudge
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
 from lifehold.local.soft_readwrite import SoftReadWrite
@@ -40,12 +40,12 @@ def test_a_takeover_is_told(kind, told, tmp_path, monkeypatch):
     assert isinstance(lost, Grant)
     other = KINDS[kind](path, BLOCKING, terms=TERMS)
     assert isinstance(other.attempt(), Held)
-    patience = Evidence._timed  # its lease has run out while we watched
+    patience = LivenessJudge._timed  # its lease has run out while we watched
 
     def later(self, case, at, record, ttl, before, now):
         return patience(self, case, at, record, ttl, before + ttl, now)
 
-    monkeypatch.setattr(Evidence, "_timed", later)
+    monkeypatch.setattr(LivenessJudge, "_timed", later)
     grant = other.attempt()
     assert isinstance(grant, Grant)
     assert grant.token > lost.token

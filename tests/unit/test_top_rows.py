@@ -8,7 +8,7 @@ from lifehold.cli import top_rows
 from lifehold.cli.width import columns
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
-from lifehold.local.kernel_holders import Waiting
+from lifehold.local.kernel_holders import KernelWaiter
 from lifehold.ops.answer import FREE, HELD, STALE, SUSPECT, Answer
 
 NOW = 1_000_000.0
@@ -18,7 +18,7 @@ HOSTILE = "/run/\x1b[2J\x1b]0;x\x07[bold]名前名前名前\u202e\n" + "é" * 30
 def of(name, state=HELD, since=NOW - 5, *, waiters=0, **more):
     owner = Owner(4242, user="ana" * 9, command=f"python {HOSTILE}")
     holder = None if state == FREE else Holder(owner, since, "alive", HOSTILE, pid_here=4242)
-    queue = tuple(Waiting(9, True) for _ in range(waiters))
+    queue = tuple(KernelWaiter(9, True) for _ in range(waiters))
     return Answer(name, name, state, holder, waiting=queue, **more)
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as some
 
 from lifehold.core import events
 from lifehold.core.grant import Grant, Held, Holder, Lost, Unknown
-from lifehold.core.owner import Owner, Sighting, Verdict
+from lifehold.core.owner import LifeVerdict, Owner, Sighting
 from lifehold.core.value import as_dict, replace, value
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.record import Record
 
 
@@ -103,8 +103,8 @@ EXAMPLES = [
     Owner(1),
     Owner(1, "h"),
     Sighting(True),
-    Verdict("dead", "why"),
-    Place("ext4", "8:1"),
+    LifeVerdict("dead", "why"),
+    MountInfo("ext4", "8:1"),
     Record(1, "n", 1.0, Owner(1), False),
     Grant("n", "no", 1, None, 5, (1, 2), []),
     Holder(Owner(3), 1.0, "alive", "e", 1, "n", "l"),

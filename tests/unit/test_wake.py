@@ -30,7 +30,7 @@ def bell():
 def post(request, monkeypatch):
     """Both ways of being told."""
     if request.param == "looks":
-        monkeypatch.setattr(watch_thread, "near", watch_thread.Watchman(deaf=True))
+        monkeypatch.setattr(watch_thread, "near", watch_thread.WatchThread(deaf=True))
     yield request.param
     if request.param == "looks":
         watch_thread.near.stop()

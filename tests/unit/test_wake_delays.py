@@ -157,18 +157,18 @@ def unswept(monkeypatch):
 def test_a_change_at_any_line_is_not_slept_through(tmp_path, monkeypatch, who, act):
     trials = {}
 
-    def keep(self, real=watch_thread.Watchman.keep):
+    def keep(self, real=watch_thread.WatchThread.keep):
         trial = trials.get(self)
         if trial is not None and trial.who == "watchman":
             sys.settrace(trial.trace)
         real(self)
 
-    monkeypatch.setattr(watch_thread.Watchman, "keep", keep)
+    monkeypatch.setattr(watch_thread.WatchThread, "keep", keep)
     places, number, beyond = set(), 0, 0
     for number in range(1, LIMIT):
         folder = tmp_path / str(number)
         folder.mkdir()
-        mine = watch_thread.Watchman()
+        mine = watch_thread.WatchThread()
         monkeypatch.setattr(watch_thread, "near", mine)
         trial = trials[mine] = Trial(folder, number, who, act)
         try:

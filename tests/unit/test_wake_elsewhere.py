@@ -71,7 +71,7 @@ def bell():
 
 @pytest.fixture
 def near(monkeypatch):
-    mine = watch_thread.Watchman()
+    mine = watch_thread.WatchThread()
     monkeypatch.setattr(watch_thread, "near", mine)
     monkeypatch.delattr(os, "pidfd_open")
     yield mine

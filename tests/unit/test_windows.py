@@ -30,7 +30,7 @@ from lifehold.local.windows import MsvcrtFiles, WindowsFiles, WindowsKernelLock,
 from lifehold.runtime import process, process_windows
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.runtime.process import here
-from lifehold.runtime.process_windows import Processes
+from lifehold.runtime.process_windows import WindowsProcesses
 from lifehold.testing.conformance import Subject, cases
 
 _spec = importlib.util.spec_from_file_location("kernel32", Path(__file__).with_name("kernel32.py"))
@@ -384,7 +384,7 @@ def processes():
         8: {"created": 133_000_000_000_000_000, "image": "C:\\python.exe"},
         12: {"created": 1, "ended": True}, 16: 5, 20: {},
     }  # fmt: skip
-    yield Processes(fake, fake.last_error)
+    yield WindowsProcesses(fake, fake.last_error)
     assert not fake.handles
 
 

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from .model import Called, Class, Frames, Function, Module, calls_in, heads, text_of
-from .words import project
+from .words import stands_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +25,7 @@ CACHES = re.compile(
 )
 CLIENTS = re.compile(r"redis|valkey|cache|client|conn", re.IGNORECASE)
 STORES = re.compile(r"redis|valkey|memcach|cache|redlock|setnx", re.IGNORECASE)
+CLIENT = "a client"  # of Redis, behind a wrapper; no name of Python
 STARTS = re.compile(
     r"create_time|starttime|boot_id|\bbtime|start_ticks|/cmdline|\.cmdline\(|pidfd_|proc_start"
     r"|process_start|/stat\b|pid_start|NSpid"
@@ -170,9 +171,10 @@ class Reader:
             known = {"helper": helper, "called": called, "statement": stmt, "name": name}
             out.append(Event("call", node, name, frames, function, facts=known))
             return
+        wrapped = stands_for(name)
+        if wrapped:
+            name, called = wrapped, unwrapped(called, wrapped)
         reader: Callable[[Function, Called, str], Made] | None = NAMED.get(name)
-        if reader is None and name in project().wrappers:
-            reader = _flock
         method = called.func.attr if isinstance(called.func, ast.Attribute) else ""
         if reader is None and method:
             reader = METHODS.get(method)
@@ -260,6 +262,14 @@ def started(module: Module, called: Called) -> Called:
         return called
     given = called.keywords.get("args")
     return Called(called.node, target, given.elts if isinstance(given, ast.Tuple) else [], {})
+
+
+def unwrapped(called: Called, name: str) -> Called:
+    """The call of a wrapper as that of what it stands for: `redis.setnx` gets a client to be of."""
+    if not name.startswith("redis."):
+        return called
+    client = ast.Attribute(ast.Name(CLIENT, ast.Load()), name.removeprefix("redis."), ast.Load())
+    return Called(called.node, client, called.args, called.keywords)
 
 
 def bound_names(stmt: ast.stmt, call: ast.AST) -> list[ast.expr]:
@@ -480,6 +490,8 @@ def client_of(function: Function, called: Called) -> bool:
     """Does this look like a client of Redis, memcached or a cache?"""
     if not isinstance(called.func, ast.Attribute):
         return False
+    if text_of(called.func.value) == CLIENT:
+        return True
     module = function.module.lower
     if not STORES.search(module):
         return False
@@ -680,6 +692,11 @@ TAILS: dict[str, Callable[[Function, Called, str], Made]] = {
     "DaemonContext": lambda f, c, n: ("fork", None, {}),
     "daemonize": lambda f, c, n: ("fork", None, {}),
 }
+
+
+WRAPPED = frozenset(NAMED) | {
+    f"redis.{name}" for name in ("setnx", "set", "setex", "get", "delete", "expire", "pexpire")
+}  # what a wrapper of a project may stand for
 
 
 def compares_start(module: Module) -> bool:

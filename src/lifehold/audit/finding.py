@@ -36,6 +36,16 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Edit:
+    """Text that comes into the place of whole lines: from the start of `line` up to the end."""
+
+    line: int
+    end_line: int
+    end_column: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     """Why a file was not read, or read in part only."""
 

@@ -15,6 +15,7 @@ import difflib
 import errno
 import importlib.util
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from . import scan, source, suppress
 from .catalogue import RULES
-from .finding import Notice
+from .finding import Edit, Notice
 from .judge import Judge
 from .model import Module
 from .settings import Unusable
 
 if TYPE_CHECKING:
+    from .finding import Finding
     from .scan import Report
     from .settings import Settings
 
@@ -175,6 +177,44 @@ def parses(data: bytes) -> bool:
     except (SyntaxError, ValueError):
         return False
     return True
+
+
+def offered(report: Report, settings: Settings) -> None:
+    """Put the safe cures of its findings into a report, each by itself; nothing is written."""
+    if importlib.util.find_spec("libcst") is None:
+        return
+    files: dict[str, list[Finding]] = {}
+    for each in report.findings:
+        if has_cure(each.code) and each.path.endswith((".py", ".pyw", ".pyi")):
+            files.setdefault(each.path, []).append(each)
+    for path, asked in files.items():
+        try:
+            data = Path(path).read_bytes()
+            found = findings(path, data)
+            for each in asked:
+                place = [each.code, each.line, each.column]
+                hit = next((hit for hit in found if hit[:3] == place), None)
+                after = attempt(path, data, hit, found, unsafe=False)[0] if hit else None
+                if after is not None:
+                    report.fixes[each.fingerprint] = edits(data.decode(), after.decode())
+        except Exception as error:  # noqa: BLE001  one file costs itself alone
+            why = str(error).partition("\n")[0]
+            report.notices.append(Notice(path, f"no fix: {type(error).__name__}: {why}"))
+
+
+def edits(before: str, after: str) -> tuple[Edit, ...]:
+    """What turns one text into the other, in whole lines."""
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    found = []
+    matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
+    for tag, first, last, start, stop in matcher.get_opcodes():
+        if tag == "equal":
+            continue
+        end, column = last + 1, 1
+        if last == len(old) and old and not old[-1].endswith("\n"):
+            end, column = last, len(old[-1]) + 1
+        found.append(Edit(first + 1, end, column, "".join(new[start:stop])))
+    return tuple(found)
 
 
 def diff(done: Mending) -> str:

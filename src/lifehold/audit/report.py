@@ -1,12 +1,17 @@
 """The formats of a report, for people, pipelines and code hosts; the baseline; a rule in full.
 
 A baseline holds what was there before, which is left out from then on. Its fingerprints are made of
-path, rule, function and the text of the line, so that lines may move.
+path, rule, function and the text of the line, so that lines may move. `changed_since` keeps what
+stands on lines that a branch has changed, as git tells it.
 """
 
 from __future__ import annotations
 
+import bisect
 import json
+import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
@@ -16,10 +21,9 @@ from .settings import Unusable
 from .suppress import UNUSED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
 
-    from .finding import Finding
+    from .finding import Edit, Finding
     from .rule import Rule
     from .scan import Report
 
@@ -87,6 +91,8 @@ def summary(report: Report) -> str:
         said += f", {report.suppressed} suppressed"
     if report.known:
         said += f", {report.known} in the baseline"
+    if report.unchanged:
+        said += f", {report.unchanged} on lines that did not change"
     return said + "."
 
 
@@ -204,7 +210,7 @@ def gitlab(report: Report, version: str) -> str:
 
 
 def sarif(report: Report, version: str) -> str:
-    """SARIF 2.1.0 with rules, fingerprints and, where there is a second place, a code flow."""
+    """SARIF 2.1.0 with rules, fingerprints, safe fixes, and code flows where there are spans."""
     used = sorted({f.code for f in report.findings if f.code in RULES})
     places = {code: number for number, code in enumerate(used)}
     run = {
@@ -231,7 +237,7 @@ def sarif(report: Report, version: str) -> str:
                 ],
             }
         ],
-        "results": [_result(f, places) for f in report.findings[:MOST_IN_SARIF]],
+        "results": [_result(f, places, report.fixes) for f in report.findings[:MOST_IN_SARIF]],
     }
     return json.dumps({"$schema": SARIF, "version": "2.1.0", "runs": [run]}, indent=1)
 
@@ -264,7 +270,29 @@ def _place(f: Finding, line: int, text: str) -> dict[str, Any]:
     return {"physicalLocation": where, "message": {"text": text}}
 
 
-def _result(f: Finding, places: dict[str, int]) -> dict[str, Any]:
+def _mend(f: Finding, edits: tuple[Edit, ...]) -> dict[str, Any]:
+    """One cure as SARIF has it: regions of the file, and the text that comes into their place."""
+    replaced = [
+        {
+            "deletedRegion": {
+                "startLine": each.line,
+                "startColumn": 1,
+                "endLine": each.end_line,
+                "endColumn": each.end_column,
+            },
+            "insertedContent": {"text": each.text},
+        }
+        for each in edits
+    ]
+    return {
+        "description": {"text": RULES[f.code].fix},
+        "artifactChanges": [{"artifactLocation": _uri(f.path), "replacements": replaced}],
+    }
+
+
+def _result(
+    f: Finding, places: dict[str, int], fixes: dict[str, tuple[Edit, ...]]
+) -> dict[str, Any]:
     region: dict[str, Any] = {"startLine": f.line, "startColumn": f.column, "endLine": f.end_line}
     region["endColumn"] = max(f.end_column, f.column + 1 if f.end_line == f.line else 1)
     if f.source:
@@ -278,6 +306,8 @@ def _result(f: Finding, places: dict[str, int]) -> dict[str, Any]:
     }
     if f.code in places:
         made["ruleIndex"] = places[f.code]
+    if f.fingerprint in fixes:
+        made["fixes"] = [_mend(f, fixes[f.fingerprint])]
     if f.spans:
         steps = [(s.line, s.text) for s in f.spans] + [(f.line, f.message)]
         flow = [{"location": _place(f, line, text)} for line, text in sorted(steps)]
@@ -337,6 +367,113 @@ def read(file: Path) -> frozenset[str]:
     ):
         raise Unusable(f"the baseline {file} is damaged: {again}")
     return frozenset(row["fingerprint"] for row in rows)
+
+
+# --- what a branch has changed -----------------------------------------------------------------
+
+HUNK = re.compile(rb"^@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
+Lines = list[tuple[int, int]]  # first and last, in order
+Checkouts = dict[Path, dict[str, Lines | None]]  # the changed lines of each file in each
+
+
+def checkouts(paths: Iterable[str], revision: str) -> Checkouts:
+    """Those that hold these paths, with what changed since `revision`. Raises Unusable."""
+    found: Checkouts = {}
+    for path in paths:
+        checkout_of(Path(path), revision, found)
+    return found
+
+
+def changed_since(report: Report, revision: str, known: Checkouts) -> None:
+    """Leave what touches lines that changed since this branch left `revision`. Raises Unusable.
+
+    A finding touches a line by its own place or by a second one. Where lines went away, those
+    beside the gap have changed. Files that git does not know yet are new as a whole.
+    """
+    new = []
+    for each in report.findings:
+        top = checkout_of(Path(each.path), revision, known)
+        changes = known[top]
+        name = Path(each.path).resolve().relative_to(top).as_posix()
+        if name in changes and touches(each, changes[name]):
+            new.append(each)
+    report.unchanged += len(report.findings) - len(new)
+    report.findings = new
+
+
+def touches(each: Finding, lines: Lines | None) -> bool:
+    """Does a finding stand on one of these lines? None means all of the file."""
+    if lines is None:
+        return True
+    places = [(each.line, max(each.line, each.end_line)), *((s.line, s.line) for s in each.spans)]
+    for first, last in places:
+        number = bisect.bisect_right(lines, (last, 1 << 62)) - 1
+        if number >= 0 and lines[number][1] >= first:
+            return True
+    return False
+
+
+def checkout_of(path: Path, revision: str, known: Checkouts) -> Path:
+    """The top of the checkout that holds a path; from now on it is known what changed in it."""
+    folder = path.resolve() if path.is_dir() else path.resolve().parent
+    for each in (folder, *folder.parents):
+        if each in known or (each / ".git").exists():
+            if each not in known:
+                known[each] = changed_lines(each, revision)
+            return each
+    raise Unusable(f"--diff-base: {str(path)!r} is in no checkout of git")
+
+
+def changed_lines(top: Path, revision: str) -> dict[str, Lines | None]:
+    """The lines of each file that changed since the branch here left this revision."""
+    named = git(top, "rev-parse", "--verify", "--quiet", "--end-of-options", revision + "^{commit}")
+    if named is None:
+        raise Unusable(f"--diff-base: git knows no revision {revision!r} in {str(top)!r}")
+    start = (git(top, "merge-base", named.decode().strip(), "HEAD") or named).decode().strip()
+    diff = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "-M", "--ignore-submodules")
+    told = git(top, *diff, "--name-status", "-z", start)
+    new = git(top, "ls-files", "--others", "--exclude-standard", "-z")
+    if told is None or new is None:
+        raise Unusable(f"--diff-base: git cannot compare {str(top)!r} with {revision!r}")
+    changes: dict[str, Lines | None] = dict.fromkeys(map(os.fsdecode, new.split(b"\0")))
+    words = iter(map(os.fsdecode, told.split(b"\0")))
+    for kind in words:
+        if not kind:
+            break
+        names = [next(words)] if kind[0] not in "RC" else [next(words), next(words)]
+        if kind[0] == "A":
+            changes[names[-1]] = None
+        elif kind[0] != "D":
+            text = git(top, *diff, "--unified=0", start, "--", *names)
+            changes[names[-1]] = hunks(text) if text is not None else None
+    return changes
+
+
+def hunks(text: bytes) -> Lines:
+    """The new lines of a diff without context; around a deletion, the two beside it."""
+    found = []
+    for hunk in HUNK.finditer(text):
+        first, count = int(hunk[1]), int(hunk[2] or b"1")
+        found.append((first, first + count - 1) if count else (first, first + 1))
+    return found
+
+
+def git(top: Path, *words: str) -> bytes | None:
+    """What git says, in a checkout; None when it refuses. Raises Unusable where there is none."""
+    import subprocess
+
+    env = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_LITERAL_PATHSPECS": "1"}
+    try:
+        done = subprocess.run(  # noqa: S603
+            ["git", "-C", str(top), *words],  # noqa: S607  the git of whoever asks
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=env,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise Unusable("--diff-base: git is not installed") from None
+    return done.stdout if done.returncode == 0 else None
 
 
 # --- a rule told in full ----------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import javascript, source, suppress, units, words
 from .catalogue import RULES
-from .finding import Finding, Notice, Span, fingerprint
+from .finding import Edit, Finding, Notice, Span, fingerprint
 from .judge import Judge
 from .rules import javascript as javascript_rules
 from .rules.shell import look
@@ -40,7 +40,10 @@ Result = dict[str, Any]
 
 @dataclass(slots=True)
 class Report:
-    """What an audit found. `known` counts what the baseline held."""
+    """What an audit found. `known` counts what the baseline held, `unchanged` what git knew.
+
+    `fixes`: the safe cures of findings, by their fingerprints, where somebody asked for them.
+    """
 
     findings: list[Finding] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
@@ -50,7 +53,9 @@ class Report:
     from_cache: int = 0
     suppressed: int = 0
     known: int = 0
+    unchanged: int = 0
     unread: bool = False
+    fixes: dict[str, tuple[Edit, ...]] = field(default_factory=dict)
 
 
 def found_files(

@@ -10,6 +10,7 @@ shared-mounts = ["/mnt/cluster"]   # network file systems, for LH121
 lock-words = ["gate"]              # words of names that speak of a lock, beside ours
 lock-classes = ["app.locks.Gate"]  # classes whose acquire() locks between processes
 flock-wrappers = ["app.io.grab"]   # functions that flock their first argument
+wrappers = { "app.io.drop" = "os.unlink" }  # functions of yours, and what they stand for
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from .catalogue import RULES
+from .events import WRAPPED
 from .suppress import UNUSED
 from .words import NOTHING, Vocabulary
 
@@ -35,6 +37,7 @@ KNOWN = (
     "lock-words",
     "lock-classes",
     "flock-wrappers",
+    "wrappers",
 )
 
 
@@ -148,7 +151,7 @@ def loaded(
         vocabulary=Vocabulary(
             frozenset(word.lower() for word in table.get("lock-words", ())),
             frozenset(table.get("lock-classes", ())),
-            frozenset(table.get("flock-wrappers", ())),
+            wrappers(table),
         ),
         root=file.parent if file else Path.cwd(),
     )
@@ -156,6 +159,17 @@ def loaded(
         made = replace(made, baseline=made.root / table["baseline"])
     given = [_pair(each) for each in per_file]
     return replace(made, per_file=(*made.per_file, *given)) if given else made
+
+
+def wrappers(table: dict[str, Any]) -> frozenset[tuple[str, str]]:
+    """The functions of a project, and the calls that they stand for. Raises Unusable."""
+    given = dict.fromkeys(table.get("flock-wrappers", ()), "fcntl.flock")
+    given |= table.get("wrappers", {})
+    for name, call in given.items():
+        if call not in WRAPPED:
+            known = ", ".join(sorted(WRAPPED))
+            raise Unusable(f"wrappers: {name!r} cannot stand for {call!r}, but for {known}")
+    return frozenset(given.items())
 
 
 def _pair(text: str) -> tuple[str, frozenset[str]]:
@@ -191,6 +205,9 @@ def _checked(file: Path, name: str, value: object) -> None:
     elif name == "per-file-ignores":
         good = isinstance(value, dict) and all(_words(each) for each in value.values())
         what = "a table of lists of codes"
+    elif name == "wrappers":
+        good = isinstance(value, dict) and all(isinstance(each, str) for each in value.values())
+        what = "a table of names and the calls that they stand for"
     else:
         good, what = _words(value), "a list of words"
     if not good:

@@ -29,25 +29,34 @@ PACKAGES = re.compile(
 
 
 class Vocabulary(NamedTuple):
-    """What a project calls its locks: words of names, classes, and functions that flock a file."""
+    """What a project calls its locks: words of names, classes, and functions of its own.
+
+    `wrappers`: pairs of a function and the call that it stands for, `("app.io.drop", "os.unlink")`.
+    """
 
     words: frozenset[str] = frozenset()
     classes: frozenset[str] = frozenset()
-    wrappers: frozenset[str] = frozenset()
+    wrappers: frozenset[tuple[str, str]] = frozenset()
 
 
 NOTHING = Vocabulary()
 _project = NOTHING
+_stands: dict[str, str] = {}
 
 
 def learn(project: Vocabulary) -> None:
     """From now on these words speak of locks too."""
-    global _project
-    _project = project
+    global _project, _stands
+    _project, _stands = project, dict(project.wrappers)
 
 
 def project() -> Vocabulary:
     return _project
+
+
+def stands_for(name: str) -> str:
+    """The call that a function of the project stands for; "" for any other."""
+    return _stands.get(name, "")
 
 
 PIECES = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[A-Z]+")

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from ..audit.finding import Notice
     from ..audit.fix import Mending
     from ..audit.scan import Report
     from ..audit.settings import Settings
 
 CLEAN, FINDINGS, COULD_NOT = 0, 1, 2
+PAUSE = 0.5  # seconds between two looks for changes
 
 
 def audit(words: list[str]) -> int:
@@ -39,10 +41,16 @@ def audit(words: list[str]) -> int:
             return _explain(paths[1:], everything=given["all"])
         if given["unsafe"] and not (given["fix"] or given["diff"]):
             raise Usage("--unsafe-fixes goes with --fix or --diff")
+        if given["watch"] and (given["fix"] or given["diff"] or given["write"]):
+            raise Usage("--watch only looks: it goes with no --fix, --diff or --write-baseline")
         if given["lsp"]:
             return _serve()
         if given["crash"]:
             return _crash(given["crash"])
+        if given["adopt"]:
+            return _adopt(given, paths or ["."])
+        if given["watch"]:
+            return _watch(given, paths or ["."])
         return _look(given, paths or ["."])
     except Usage as error:
         say(error.text)
@@ -108,21 +116,31 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
 
     made = _settings(given, paths)
     cache = None if given["no_cache"] else _cache()
+    changed = report.checkouts(paths, given["since"]) if given["since"] else {}
     found = scan.audit(paths, made, jobs=given["jobs"], cache=cache)
     if given["write"]:
         _write(Path(given["write"]), report.written(found.findings))
         put(f"{len(found.findings)} findings are known from now on: --baseline {given['write']}")
         return CLEAN
     known = Path(given["baseline"]) if given["baseline"] else made.baseline
-    if known is not None:
-        report.without(found, known)
+
+    def narrowed(found: Report) -> Report:
+        if known is not None:
+            report.without(found, known)
+        if given["since"]:
+            report.changed_since(found, given["since"], changed)
+        return found
+
+    found = narrowed(found)
     if given["diff"]:
         return _diff(found, made, unsafe=given["unsafe"])
     if given["fix"] and _fixed(found, made, unsafe=given["unsafe"]):
-        found = scan.audit(paths, made, jobs=given["jobs"], cache=cache)
-        if known is not None:
-            report.without(found, known)
-    _tell(found)
+        found = narrowed(scan.audit(paths, made, jobs=given["jobs"], cache=cache))
+    if given["format"] == "sarif":
+        from ..audit import fix
+
+        fix.offered(found, made)
+    _tell(found.notices)
     if given["statistics"]:
         put(report.statistics(found))
     elif given["format"] == "full":
@@ -133,6 +151,52 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
     if found.findings:
         return FINDINGS
     return COULD_NOT if found.unread else CLEAN
+
+
+def _adopt(given: dict[str, Any], paths: list[str]) -> int:
+    """Each lock with the line of ours; nothing is judged, and nothing is written."""
+    from ..audit import adopt
+    from .render import put
+
+    found = adopt.adopted(paths, _settings(given, paths))
+    _tell(found.notices)
+    put(adopt.told(found))
+    return CLEAN
+
+
+def _watch(given: dict[str, Any], paths: list[str]) -> int:
+    """Look, and look again whenever a file comes, goes or changes, until somebody interrupts."""
+    from ..audit import scan
+    from ..runtime import clock
+    from .render import put, say
+
+    made = _settings(given, paths)
+
+    def picture() -> list[tuple[str, int, int, int]]:
+        return [(path, *_stamp(path)) for path, _size in scan.found_files(paths, made, [])]
+
+    while True:
+        shown = picture()
+        _look(given, paths)
+        sys.stdout.flush()
+        say("looking again when a file changes; Ctrl-C ends it")
+        begun = clock.now()
+        while (now := picture()) == shown:
+            clock.pause(max(PAUSE, 4 * (clock.now() - begun)))  # a fifth of a processor at most
+            begun = clock.now()
+        put("\n".join(["", *(f"changed: {name}" for name in _differing(shown, now)[:5])]))
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return (0, 0, 0)
+    return (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+
+
+def _differing(old: list[tuple[str, int, int, int]], new: list[tuple[str, int, int, int]]) -> Any:
+    return sorted({printable(each[0]) for each in set(old) ^ set(new)})
 
 
 def _diff(found: Report, made: Settings, *, unsafe: bool) -> int:
@@ -208,12 +272,12 @@ def _write(file: Path, text: str) -> None:
         raise Unusable(f"{file} cannot be written: {error.strerror}") from None
 
 
-def _tell(found: Report) -> None:
+def _tell(notices: list[Notice]) -> None:
     """The notices, on stderr: what was not read, and why."""
     from .render import say
 
-    for notice in found.notices[:50]:
+    for notice in notices[:50]:
         where = f"{notice.path}:{notice.line}" if notice.line else notice.path
         say(f"{printable(where)}: {printable(notice.text)}")
-    if len(found.notices) > 50:
-        say(f"and {len(found.notices) - 50} more files that were not read, or not as they are")
+    if len(notices) > 50:
+        say(f"and {len(notices) - 50} more files that were not read, or not as they are")

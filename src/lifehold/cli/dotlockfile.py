@@ -17,7 +17,7 @@ import os
 import sys
 
 from ..compat.liblockfile import calls
-from ..compat.liblockfile.create import Patience
+from ..compat.liblockfile.create import RetryTerms
 from ..compat.liblockfile.mailbox import MAILDIR
 from ..compat.liblockfile.status import (
     L_ERROR,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from ..compat.liblockfile.dotlock import DotLock
     from ..core.grant import Grant
-    from ..runtime.blocking import Bell
+    from ..runtime.blocking import ThreadWakeup
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
 
@@ -160,7 +160,7 @@ class Call:
         return int(status != 0)
 
 
-class Attention(Patience):
+class Attention(RetryTerms):
     """Waits as a program does that signals may end, and that ends with who called it."""
 
     def __init__(self, call: Call, mask: Any) -> None:
@@ -176,7 +176,7 @@ class Attention(Patience):
     def _wants_words(self) -> bool:
         return os.isatty(2) and not self.call.quiet
 
-    def sleep(self, bell: Bell, seconds: float) -> None:
+    def sleep(self, bell: ThreadWakeup, seconds: float) -> None:
         held_back = signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
         try:
             bell.wait(min(seconds, max(0.0, self.notice_at - clock.now())))

@@ -70,12 +70,26 @@ AUDIT = Command(
             "with --fix or --diff: also what should\nbe read before it runs",
             default=False,
         ),
+        Option(
+            "adopt",
+            ("--adopt",),
+            "show each lock, right ones too, with the\nline of lifehold that takes its place",
+            default=False,
+        ),
         Option("diff", ("--diff",), "show what --fix would write", default=False),
         Option("config", ("--config",), "the pyproject.toml to obey", "FILE", default=""),
         Option("baseline", ("--baseline",), "leave out what this file holds", "FILE", default=""),
         Option(
             "write", ("--write-baseline",), "what is found is known from now on", "FILE", default=""
         ),
+        Option(
+            "since",
+            ("--diff-base",),
+            "only what touches lines that changed\nsince the branch left this revision of git",
+            "REV",
+            default="",
+        ),
+        Option("watch", ("--watch",), "look again whenever a file changes", default=False),
         Option(
             "jobs",
             ("-j", "--jobs"),

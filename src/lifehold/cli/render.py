@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.grant import Holder
-    from ..local.kernel_holders import Waiting
+    from ..local.kernel_holders import KernelWaiter
     from ..ops.who import Answer
 
 PREFIX = "lifehold: "
@@ -182,7 +182,7 @@ def _list(word: str, items: list[str]) -> list[str]:
     return [f"  {word if not at else '':<5}  {item}" for at, item in enumerate(shown)]
 
 
-def _waits(waiting: Waiting) -> str:
+def _waits(waiting: KernelWaiter) -> str:
     what = "" if waiting.exclusive else ", shared"
     kind = {"FLOCK": "", "FAIR": ", in the fair line", "CLAIM": "", "LEASE": ""}.get(
         waiting.kind, f", {kind_of(waiting)} lock"
@@ -194,7 +194,7 @@ def _waits(waiting: Waiting) -> str:
     return f"pid {waiting.pid}{shown}{what}{kind}"
 
 
-def kind_of(waiting: Waiting) -> str:
+def kind_of(waiting: KernelWaiter) -> str:
     names = {
         "FLOCK": "flock",
         "POSIX": "fcntl",
@@ -282,7 +282,7 @@ def _holder(holder: Holder | None) -> dict[str, Any] | None:
     return as_dict(holder) | {"owner": owner, "pids": pids}
 
 
-def _waiting(waiting: Waiting) -> dict[str, Any]:
+def _waiting(waiting: KernelWaiter) -> dict[str, Any]:
     return {
         "pid": waiting.pid if waiting.pid > 0 else None,
         "kind": kind_of(waiting),

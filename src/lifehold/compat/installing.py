@@ -42,7 +42,7 @@ class AlreadyImported(LifeholdError, ImportError):
     """The package that was to be replaced is in use already. Nothing was changed."""
 
 
-class StandIn(ModuleType):
+class AliasModule(ModuleType):
     """A module whose names are another's."""
 
     def __init__(self, name: str, face: ModuleType, public: frozenset[str]) -> None:
@@ -67,7 +67,7 @@ def install(name: str) -> ModuleType:
     fork.here()
     with fork.gate:
         there = sys.modules.get(name)
-        if isinstance(there, StandIn):
+        if isinstance(there, AliasModule):
             return there
         imported = sorted(each for each in sys.modules if each.partition(".")[0] == name)
         if imported:
@@ -79,9 +79,9 @@ def install(name: str) -> ModuleType:
             )
         face = fork.lazily(FACES[name])
         public = frozenset(face.__all__) | {"version"}
-        made = StandIn(name, face, public)
+        made = AliasModule(name, face, public)
         made.__dict__["__all__"] = list(face.__all__)
         sys.modules[name] = made
         for part in PARTS[name]:
-            sys.modules[f"{name}.{part}"] = StandIn(f"{name}.{part}", face, public)
+            sys.modules[f"{name}.{part}"] = AliasModule(f"{name}.{part}", face, public)
         return made

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .grant import Holder, Unknown
     from .ports import Mechanism, Runtime
 
-    class Place(Protocol):
+    class QueuePlace(Protocol):
         """A place in a queue, kept while the waiter looks around."""
 
         def leave(self) -> bool:
@@ -72,7 +72,7 @@ class Ask:
     ) -> None:
         self.name, self.deadline, self.cancel, self.on_wait = name, deadline, cancel, on_wait
         self.started_at = self.told_at = 0.0
-        self.place: Place | None = None
+        self.place: QueuePlace | None = None
         self.alike: Any = None  # of waits that one event lets in one after the other: the same
         self.slot: Any = None  # what the mechanism keeps between two calls of wait()
 

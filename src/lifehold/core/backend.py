@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol, TypeGuard
 
-    from .owner import Owner, Verdict
+    from .owner import LifeVerdict, Owner
 
 EMPTY: Mapping[str, str] = {}
 WHOLE = 1 << 20  # the capacity of a reader/writer lock: more readers than any store can serve
@@ -331,7 +331,7 @@ if TYPE_CHECKING:
     class Judging(Backend, Protocol):
         """Buys: `who` says of a holder on this machine whether its process lives."""
 
-        def judge(self, holder: StoreHolder, /) -> Verdict | None:
+        def judge(self, holder: StoreHolder, /) -> LifeVerdict | None:
             """What is to be seen of its process."""
             ...
 

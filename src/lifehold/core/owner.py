@@ -67,7 +67,7 @@ ALIVE, DEAD, UNKNOWN = "alive", "dead", "unknown"
 
 
 @value
-class Verdict:
+class LifeVerdict:
     """ALIVE, DEAD or UNKNOWN, and why."""
 
     state: str
@@ -75,7 +75,7 @@ class Verdict:
 
 
 @value
-class Ground:
+class ObserverView:
     """What the observer knows of the place: the file system, itself, and what it may see.
 
     `one_kernel`: the file system can be mounted by one kernel only; `witness`: True while the
@@ -93,65 +93,67 @@ class Ground:
     elsewhere: Callable[[int], int | None] = lambda number: None
 
 
-def judge(owner: Owner, ground: Ground) -> Verdict:
+def judge(owner: Owner, ground: ObserverView) -> LifeVerdict:
     """The one function that decides whether an owner lives (L2)."""
     if ground.witness is True:
-        return Verdict(ALIVE, "kernel witness")
+        return LifeVerdict(ALIVE, "kernel witness")
     if not ground.one_kernel:
-        return Verdict(UNKNOWN, "a shared file system: ids and process numbers prove nothing here")
+        return LifeVerdict(
+            UNKNOWN, "a shared file system: ids and process numbers prove nothing here"
+        )
     if ground.witness is False:
-        return Verdict(DEAD, "its kernel witness is free")
+        return LifeVerdict(DEAD, "its kernel witness is free")
     here = ground.here
     if owner.boot_id is None and owner.pid_ns not in (None, here.pid_ns):
-        return Verdict(UNKNOWN, f"process {owner.pid} belongs to another PID namespace")
+        return LifeVerdict(UNKNOWN, f"process {owner.pid} belongs to another PID namespace")
     if owner.boot_id is None or owner.pid_ns is None:
         return _judge_bare_number(owner, ground)
     if here.boot_id is None or here.pid_ns is None:
-        return Verdict(UNKNOWN, "this process cannot read its own boot id or PID namespace")
+        return LifeVerdict(UNKNOWN, "this process cannot read its own boot id or PID namespace")
     if owner.boot_id != here.boot_id:
-        return Verdict(DEAD, "the machine has been restarted since")
+        return LifeVerdict(DEAD, "the machine has been restarted since")
     if owner.pid_ns != here.pid_ns:
-        return Verdict(UNKNOWN, f"process {owner.pid} belongs to another PID namespace")
+        return LifeVerdict(UNKNOWN, f"process {owner.pid} belongs to another PID namespace")
     return _judge_process(owner, ground.look(owner.pid), ground)
 
 
-def _judge_process(owner: Owner, seen: Sighting, ground: Ground) -> Verdict:
+def _judge_process(owner: Owner, seen: Sighting, ground: ObserverView) -> LifeVerdict:
     """Same kernel, same boot, same PID namespace: the number can be looked up."""
     pid = owner.pid
     if not seen.exists:
-        return Verdict(DEAD, f"no process {pid} any more")
+        return LifeVerdict(DEAD, f"no process {pid} any more")
     if seen.is_thread:
-        return Verdict(DEAD, f"{pid} is now the number of a thread, not of a process")
+        return LifeVerdict(DEAD, f"{pid} is now the number of a thread, not of a process")
     if seen.is_zombie:
-        return Verdict(DEAD, f"process {pid} has ended and waits to be reaped")
+        return LifeVerdict(DEAD, f"process {pid} has ended and waits to be reaped")
     if owner.pidfd_ino is not None and seen.pidfd_ino is not None:
         if owner.pidfd_ino == seen.pidfd_ino:
-            return Verdict(ALIVE, f"process {pid} runs, same pidfd inode")
-        return Verdict(DEAD, f"{pid} was given to another process (pidfd inode)")
+            return LifeVerdict(ALIVE, f"process {pid} runs, same pidfd inode")
+        return LifeVerdict(DEAD, f"{pid} was given to another process (pidfd inode)")
     if owner.start_ticks is None or seen.start_ticks is None:
-        return Verdict(UNKNOWN, f"a process {pid} runs, its start time cannot be compared")
+        return LifeVerdict(UNKNOWN, f"a process {pid} runs, its start time cannot be compared")
     if owner.time_ns != ground.here.time_ns:
-        return Verdict(
+        return LifeVerdict(
             UNKNOWN, f"a process {pid} runs, its start time is of another time namespace"
         )
     if owner.start_ticks != seen.start_ticks:
-        return Verdict(DEAD, f"{pid} was given to another process (start time)")
-    return Verdict(ALIVE, f"process {pid} runs, same start time")
+        return LifeVerdict(DEAD, f"{pid} was given to another process (start time)")
+    return LifeVerdict(ALIVE, f"process {pid} runs, same start time")
 
 
-def _judge_bare_number(owner: Owner, ground: Ground) -> Verdict:
+def _judge_bare_number(owner: Owner, ground: ObserverView) -> LifeVerdict:
     """An older format that names a number and nothing else."""
     if ground.here.pid_ns != INITIAL_PID_NAMESPACE or not ground.sees_all:
-        return Verdict(
+        return LifeVerdict(
             UNKNOWN, f"a bare process number {owner.pid}, and not all processes are visible here"
         )
     seen = ground.look(owner.pid)
     if seen.exists and not (seen.is_zombie or seen.is_thread):
-        return Verdict(UNKNOWN, f"some process has the number {owner.pid}")
+        return LifeVerdict(UNKNOWN, f"some process has the number {owner.pid}")
     other = ground.elsewhere(owner.pid)  # a container writes its own number into a shared folder
     if other is not None:
         what = f"process {other} is called {owner.pid} in its own PID namespace: it may be meant"
-        return Verdict(UNKNOWN, what)
+        return LifeVerdict(UNKNOWN, what)
     if seen.is_thread:
-        return Verdict(DEAD, f"{owner.pid} is the number of a thread, not of a process")
-    return Verdict(DEAD, f"no process {owner.pid} any more")
+        return LifeVerdict(DEAD, f"{owner.pid} is the number of a thread, not of a process")
+    return LifeVerdict(DEAD, f"no process {owner.pid} any more")

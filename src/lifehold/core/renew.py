@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 RETRIES = 4  # tries in one heartbeat, while the storage gives no answer
 
 
-class Tenure:
+class RenewalSchedule:
     """One leased grant, from its acquisition to its end.
 
     `grant`: as last renewed, with its deadline; `over`: released or lost; `reason`: why it is lost;
@@ -66,7 +66,7 @@ class Tenure:
         self.lose(self.reason)
 
 
-async def beat(mechanism: Keeping, runtime: Runtime, tenure: Tenure) -> float:
+async def beat(mechanism: Keeping, runtime: Runtime, tenure: RenewalSchedule) -> float:
     """Renew once. The instant of the next beat, NEVER when there is none to come."""
     grant, began = tenure.grant, runtime.now()
     if tenure.over or tenure.late(began):
@@ -79,7 +79,9 @@ async def beat(mechanism: Keeping, runtime: Runtime, tenure: Tenure) -> float:
     return concluded(tenure, answer, began, runtime.now())
 
 
-def concluded(tenure: Tenure, answer: Grant | Lost | Unknown, began: float, now: float) -> float:
+def concluded(
+    tenure: RenewalSchedule, answer: Grant | Lost | Unknown, began: float, now: float
+) -> float:
     """What a renewal that was sent at `began` means at `now`. The instant of the next beat."""
     grant = tenure.grant
     if tenure.is_over() or tenure.late(now):  # L8  by the old deadline: others counted from it
@@ -101,7 +103,7 @@ def concluded(tenure: Tenure, answer: Grant | Lost | Unknown, began: float, now:
     return now + tenure.terms.heartbeat / RETRIES
 
 
-async def keep(mechanism: Mechanism, runtime: Runtime, tenure: Tenure) -> None:
+async def keep(mechanism: Mechanism, runtime: Runtime, tenure: RenewalSchedule) -> None:
     """Renew until it is over, in a task or thread of its own, or on a virtual clock."""
     at = runtime.now() + tenure.terms.heartbeat
     while at < NEVER:

@@ -23,7 +23,7 @@ import sys
 from ..runtime import clock, rights
 from ..runtime.process import user_name
 from .files import CALLS, NAMELESS, Files
-from .refusals import Astray, is_number
+from .refusals import UntrustedPath, is_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ _SECOND = frozenset({"link_fd"})
 _BOTH = frozenset({"link", "rename", "rename_new", "exchange"})
 
 
-class Anchored(Files):
+class AnchoredFiles(Files):
     """The calls of `below`, each in the folder that its path led to when it was made."""
 
     def __init__(self, below: Any) -> None:
@@ -120,7 +120,7 @@ class Anchored(Files):
                 self.makedirs(above, exist_ok=True)
                 self.mkdir(path)
         except OSError as error:
-            if isinstance(error, Astray) or not exist_ok:
+            if isinstance(error, UntrustedPath) or not exist_ok:
                 raise
             try:
                 os.close(reached(path))  # it is there, whatever was refused
@@ -164,7 +164,7 @@ def _rename(error: OSError, path: str, fd: int) -> None:
 
 
 def reached(folder: str) -> int:
-    """A descriptor of the folder at an absolute path (O_PATH). Raises OSError, Astray."""
+    """A descriptor of the folder at an absolute path (O_PATH). Raises OSError, UntrustedPath."""
     rest, links = folder.split("/")[::-1], 0
     leaders: set[int] = set()  # who could put another link there, of each that we follow
     landing = 0  # how many parts are left where these links end
@@ -200,7 +200,7 @@ def reached(folder: str) -> int:
                 os.close(below)
     except BaseException as error:
         os.close(fd)
-        if isinstance(error, OSError) and not isinstance(error, Astray):
+        if isinstance(error, OSError) and not isinstance(error, UntrustedPath):
             error.filename = folder
         raise
     return fd
@@ -219,11 +219,11 @@ def _leaders(folder: os.stat_result, link: os.stat_result) -> set[int]:
     return found - {0, os.geteuid()}
 
 
-def _astray(folder: str, leaders: set[int]) -> Astray:
+def _astray(folder: str, leaders: set[int]) -> UntrustedPath:
     who = " and ".join(
         "anybody" if uid == ANYBODY else user_name(uid) or str(uid) for uid in sorted(leaders)
     )
-    return Astray(
+    return UntrustedPath(
         errno.EXDEV,
         f"a symbolic link on its path, which {who} can change, leads to a folder of another user: "
         "root does not follow it. Name the folder that it leads to",

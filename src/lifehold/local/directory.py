@@ -35,8 +35,8 @@ from ..core.value import replace
 from ..runtime import clock
 from . import record_folders, takeover
 from .files import READ_ONLY, READ_WRITE
-from .judge import BEING_MOVED, Evidence, Judged
-from .record import CURRENT, LIVE, UNREADABLE, Marker
+from .judge import BEING_MOVED, Judgement, LivenessJudge
+from .record import CURRENT, LIVE, UNREADABLE, ParsedRecord
 from .record_handle import BorrowedRecord
 from .record_lock import RecordLock
 from .refusals import asked_again, refuse_read_only, refused
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..core.grant import Holder
-    from .record_folders import Entry
+    from .record_folders import FolderEntry
     from .record_handle import RecordFile
 
 
@@ -74,7 +74,7 @@ class DirectoryLock(RecordLock):
     """The mechanism of one folder. Made once per Lock object."""
 
     kind = "directory"
-    evidence = Evidence("directory")
+    evidence = LivenessJudge("directory")
 
     # ---- one try
 
@@ -82,21 +82,21 @@ class DirectoryLock(RecordLock):
         return asked_again(self._turns)
 
     def _turns(self) -> Grant | Held:
-        dead: Judged | None = None  # whom we follow
+        dead: Judgement | None = None  # whom we follow
         for _ in range(TRIES):
             seen = record_folders.look(self.files, self.path)
-            answer: Grant | Held | Judged | None
+            answer: Grant | Held | Judgement | None
             if seen is not None and seen[0]:
                 answer = None if self._cleared(seen[0]) else self._contest(seen[0])
             else:
                 answer = self._publish(seen is not None, seen is None or seen[1], dead)
-            if isinstance(answer, Judged):
+            if isinstance(answer, Judgement):
                 dead = max(answer, dead, key=_token_of)
             elif answer is not None:
                 return answer
         return self._soon(MOVING)
 
-    def _publish(self, over: bool, ours: bool, dead: Judged | None) -> Grant | Held | None:
+    def _publish(self, over: bool, ours: bool, dead: Judgement | None) -> Grant | Held | None:
         """2. None: look again. `over`: an empty folder, of ours or not."""
         if not ours and self.near:
             return Held(EMPTY, self.key)
@@ -126,7 +126,7 @@ class DirectoryLock(RecordLock):
                 record_folders.discard(self.files, aside, entry.name)
         return None
 
-    def _post(self, entry: Entry, aside: str, over: bool) -> bool:
+    def _post(self, entry: FolderEntry, aside: str, over: bool) -> bool:
         """Give the folder its place: one step of the kernel or of the file server (L1)."""
         refusal = None
         try:
@@ -139,7 +139,7 @@ class DirectoryLock(RecordLock):
             return refusal is None
         return self._leads(entry)  # a file server's reply is not believed, nor is a success
 
-    def _enter(self, entry: Entry, dead: Judged | None) -> Grant | Held:
+    def _enter(self, entry: FolderEntry, dead: Judgement | None) -> Grant | Held:
         """The lock is ours: the token, and the grant."""
         now, least = entry.stamp_ns // 1000, max(self._last, _token_of(dead))
         drawn = draw(self.files, self.path, least, now, self.mode, self._exactly, not self.near)
@@ -155,7 +155,7 @@ class DirectoryLock(RecordLock):
 
     # ---- whoever stands there
 
-    def _contest(self, names: list[str]) -> Held | Judged | None:
+    def _contest(self, names: list[str]) -> Held | Judgement | None:
         """3. The dead holder whose entry is removed. None: look again."""
         name = next(filter(record_folders.is_entry, names), None)
         if name is None:
@@ -175,7 +175,12 @@ class DirectoryLock(RecordLock):
         return found if removed else None
 
     def _remove(
-        self, entry: Entry, marker: Marker, *, alone: bool, before: Callable[[], object] = tuple
+        self,
+        entry: FolderEntry,
+        marker: ParsedRecord,
+        *,
+        alone: bool,
+        before: Callable[[], object] = tuple,
     ) -> bool | None:
         """Remove the entry that was judged. False: it is gone. None: somebody is about to.
 
@@ -196,7 +201,7 @@ class DirectoryLock(RecordLock):
     # ---- the end of a grant
 
     def _give_back(self, ours: RecordFile) -> None:
-        assert isinstance(ours, record_folders.Entry)
+        assert isinstance(ours, record_folders.FolderEntry)
         if ours.exact:
             guarded = self._guard(ours)
             if guarded and self._leads(ours):
@@ -266,7 +271,7 @@ class DirectoryLock(RecordLock):
     def at(self) -> str:
         return f"{self.path}/"
 
-    def _opened(self, name: str) -> Entry | None:
+    def _opened(self, name: str) -> FolderEntry | None:
         """An entry, to be judged. One of another user may be read only, and cannot be guarded."""
         for flags in (READ_WRITE, READ_ONLY):
             try:
@@ -299,7 +304,7 @@ class DirectoryLock(RecordLock):
             return None
         return super()._guard(found)
 
-    def _move_away(self, entry: Entry, before: Callable[[], object] = tuple) -> bool:
+    def _move_away(self, entry: FolderEntry, before: Callable[[], object] = tuple) -> bool:
         """L3  Under the guard of its entry, which was seen to be in there: the whole folder."""
         before()
         aside = record_folders.beside(self.path, os.urandom(record_folders.NONCE // 2).hex())
@@ -307,7 +312,7 @@ class DirectoryLock(RecordLock):
         record_folders.discard(self.files, aside, entry.name)
         return True
 
-    def _take_out(self, entry: Entry) -> bool:
+    def _take_out(self, entry: FolderEntry) -> bool:
         """Remove one entry by its name, which no other grant ever has."""
         try:
             self.files.unlink(f"{self.path}/{entry.name}")
@@ -320,7 +325,7 @@ class DirectoryLock(RecordLock):
         self.files.anew(self.path[: self.path.rindex("/")] or "/")
         self.files.anew(self.path)
 
-    def _leads(self, entry: Entry) -> bool:
+    def _leads(self, entry: FolderEntry) -> bool:
         """Whether the path leads to this entry. A file server is asked anew."""
         where = f"{self.path}/{entry.name}"
         try:
@@ -337,14 +342,14 @@ class DirectoryLock(RecordLock):
             return False
         return entry.is_of(found)
 
-    def _look(self) -> Judged | None:
+    def _look(self) -> Judgement | None:
         seen = record_folders.look(self.files, self.path)
         if seen is None or (not seen[0] and seen[1]):
             return None
         name = next(filter(record_folders.is_entry, seen[0]), None)
         if name is None:
             why = OTHERS if seen[0] else EMPTY
-            return Judged(UNKNOWN, why, Marker(UNREADABLE, b""), None, self.path)
+            return Judgement(UNKNOWN, why, ParsedRecord(UNREADABLE, b""), None, self.path)
         entry = self._opened(name)
         if entry is None:
             return None
@@ -354,6 +359,6 @@ class DirectoryLock(RecordLock):
             entry.close()
 
 
-def _token_of(dead: Judged | None) -> int:
+def _token_of(dead: Judgement | None) -> int:
     """Of whom we follow."""
     return 0 if dead is None else dead.marker.token or 0

@@ -106,7 +106,7 @@ def _load_statx() -> Any:
 # lstat(2) asks for the times too, and a file whose times somebody has read gets new ones with its
 # next write (multigrain timestamps, Linux 6.13): on ext4 that makes the write of a record twice as
 # dear. statx(2) can ask for less. It is called through ctypes, whose import only pays for a lock
-# that is taken often (descriptors.Slot decides). A glance that fails, for whatever reason, or sees
+# that is taken often (handles.LockFile decides). A glance that fails, for whatever reason, or sees
 # another file proves nothing: lstat has the word then.
 
 

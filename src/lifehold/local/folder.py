@@ -28,7 +28,7 @@ from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held
-from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, Owner, Verdict
+from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, LifeVerdict, Owner
 from ..core.value import replace, value
 from ..runtime import fork, process
 from ..runtime.blocking import BLOCKING
@@ -36,8 +36,18 @@ from ..runtime.process import began_at, here
 from . import record as form
 from . import record_folders, takeover
 from .files import CREATE, LOCK_SH, READ_ONLY, READ_WRITE
-from .judge import UNREAD, Evidence, Judged
-from .record import CURRENT, FROM_NEWER, HELD, MAGIC, OLDER, READ_SIZE, WAITING, Marker, Sheet
+from .judge import UNREAD, Judgement, LivenessJudge
+from .record import (
+    CURRENT,
+    FROM_NEWER,
+    HELD,
+    MAGIC,
+    OLDER,
+    READ_SIZE,
+    WAITING,
+    ParsedRecord,
+    WrittenRecord,
+)
 from .record_folders import is_bid, is_entry, refuse_other_kind, sweep_numbered
 from .record_handle import BorrowedRecord, RecordFile, look, opened_as
 from .record_lock import RecordLock
@@ -66,7 +76,7 @@ else:
 # L3  A removal names a bid, and a name is used once.
 
 
-def first_at(path: str) -> Judged | None:
+def first_at(path: str) -> Judgement | None:
     """Who has the lock of a folder of bids, or comes first. Raises OSError."""
     rivals = FolderLock(path, BLOCKING)
     rivals.ready()
@@ -74,7 +84,7 @@ def first_at(path: str) -> Judged | None:
     return first and first[1]
 
 
-def pid_here(seen: Found) -> int | None:
+def pid_here(seen: FoundBid) -> int | None:
     """The process to be waited for, where its number means the same here."""
     owner = seen.marker.owner
     if owner is not None:
@@ -91,7 +101,7 @@ class FolderLock(RecordLock):
     """The mechanism of one folder of bids. Made once per Lock object."""
 
     kind = "folder"
-    evidence = Evidence("folder")
+    evidence = LivenessJudge("folder")
     noun = "bid"
     _aside: tuple[str, ...] = ()  # the temporary names that the last listing showed
     leased = False
@@ -202,7 +212,7 @@ class FolderLock(RecordLock):
                 self.files.fchmod(bid.fd, self.mode)
             bid.witness = self._bear_witness(bid)
             bid.stamp_ns = now = self.files.clock_ns()
-            bid.sheet = Sheet(
+            bid.sheet = WrittenRecord(
                 self._words(bid.witness),
                 bid.ino,
                 CHOOSING,
@@ -300,7 +310,7 @@ class FolderLock(RecordLock):
         names, self._aside = listed(self.files, self.path) or ((), ())
         return [name for name in names if name != mine]
 
-    def _read(self, name: str, fd: int) -> Found:
+    def _read(self, name: str, fd: int) -> FoundBid:
         if fd < 0:
             return unseen(name)
         try:
@@ -323,7 +333,7 @@ class FolderLock(RecordLock):
                     bid.before[name] = seen.place
         return highest
 
-    def _seen(self, name: str) -> Found | None:
+    def _seen(self, name: str) -> FoundBid | None:
         """A bid as it is now; None when it is gone."""
         fd = opened(self.files, self.path, name)
         if fd is None:
@@ -334,7 +344,7 @@ class FolderLock(RecordLock):
             self._close(fd)
         return seen
 
-    def _nearest(self, bid: Bid) -> tuple[Found, Verdict] | None:
+    def _nearest(self, bid: Bid) -> tuple[FoundBid, LifeVerdict] | None:
         """Who comes right before us, with what is known of him. The dead go (L2).
 
         The others before us need no look until he has gone: all are looked at before we enter.
@@ -357,7 +367,7 @@ class FolderLock(RecordLock):
             remove(self.files, self.path, case[0].name)
         return None
 
-    def _place_of(self, seen: Found, bid: Bid) -> int | None:
+    def _place_of(self, seen: FoundBid, bid: Bid) -> int | None:
         """The place of a bid that stands before ours; None of one that enters after us only."""
         if not seen.stands_before((bid.sheet.number, bid.name)):
             bid.behind |= {seen.name}
@@ -388,7 +398,7 @@ class FolderLock(RecordLock):
             self.files.close(fd)
         return held is True
 
-    def _case(self, name: str) -> tuple[Found, Verdict] | None:
+    def _case(self, name: str) -> tuple[FoundBid, LifeVerdict] | None:
         """A bid, and whether its writer lives. None: it is gone."""
         fd = opened(self.files, self.path, name)
         if fd is None:
@@ -400,35 +410,39 @@ class FolderLock(RecordLock):
             self._close(fd)
         return seen, verdict
 
-    def _life(self, seen: Found, fd: int) -> Verdict:
+    def _life(self, seen: FoundBid, fd: int) -> LifeVerdict:
         """Whether the writer of a bid lives."""
         marker = seen.marker
         if fd < 0:
-            return Verdict(UNKNOWN, "a bid of another user, which may not be read: use shared=True")
+            return LifeVerdict(
+                UNKNOWN, "a bid of another user, which may not be read: use shared=True"
+            )
         if marker.state == FROM_NEWER:
-            return Verdict(ALIVE, UNREAD[FROM_NEWER])
+            return LifeVerdict(ALIVE, UNREAD[FROM_NEWER])
         if marker.state == CURRENT:
             return self.evidence.verdict(marker, BorrowedRecord(self.files, fd), self.place)
         if is_ours(marker):  # torn: it is just being written, or its writer died in it
             held = BorrowedRecord(self.files, fd).has_witness()
             if held is None:
-                return Verdict(UNKNOWN, UNREAD[marker.state])
-            return Verdict(ALIVE if held else DEAD, "kernel witness" if held else "torn, and free")
+                return LifeVerdict(UNKNOWN, UNREAD[marker.state])
+            return LifeVerdict(
+                ALIVE if held else DEAD, "kernel witness" if held else "torn, and free"
+            )
         if seen.is_empty and not self.files.is_open_elsewhere(fd):
             # Its writer may have come to its end before that.
             again = self.files.pread(fd, READ_SIZE, 0).strip(b"\0")
-            return Verdict(UNKNOWN, EMPTY) if again else Verdict(DEAD, "empty, nobody's")
+            return LifeVerdict(UNKNOWN, EMPTY) if again else LifeVerdict(DEAD, "empty, nobody's")
         return self.foreign(seen, fd)
 
-    def foreign(self, seen: Found, fd: int) -> Verdict:
+    def foreign(self, seen: FoundBid, fd: int) -> LifeVerdict:
         """Of a bid of lockfolder. The explorer puts its oracle here."""
         return verdict_of_foreign(seen, self.files.fstat(fd).st_mtime)
 
-    def _look(self) -> Judged | None:
+    def _look(self) -> Judgement | None:
         first = self._first()
         return first and first[1]
 
-    def _first(self) -> tuple[str, Judged] | None:
+    def _first(self) -> tuple[str, Judgement] | None:
         """Whose bid is held, or else first in line; a dead one only where no other is."""
         found, names = [], self._names()
         for name in names:
@@ -443,14 +457,14 @@ class FolderLock(RecordLock):
         (_, waits, _, name), bid, verdict = min(found, key=lambda each: each[0])
         return name, self._told(bid, verdict, waits=waits)
 
-    def _told(self, bid: Found, verdict: Verdict, *, waits: bool) -> Judged:
+    def _told(self, bid: FoundBid, verdict: LifeVerdict, *, waits: bool) -> Judgement:
         """A bid as it is shown."""
         evidence = f"first in line; {verdict.evidence}" if waits else verdict.evidence
         marker = bid.marker
         if bid.pid is not None:
             marker = replace(marker, state=OLDER, kind=self.kind, owner=Owner(bid.pid))
         lock = self.evidence.lock(self.path, marker, self.place)
-        return Judged(verdict.state, evidence, marker, bid.name, lock)
+        return Judgement(verdict.state, evidence, marker, bid.name, lock)
 
     def break_(self, reason: str) -> Holder | None:
         """Take the lock from whoever holds it, by order. Who it was; None when it was free.
@@ -524,11 +538,11 @@ class Bid(RecordFile):
 
 
 @value
-class Found:
+class FoundBid:
     """A bid as found. `ticket`: None of one that has none, 0 while it is being chosen."""
 
     name: str
-    marker: Marker
+    marker: ParsedRecord
     ticket: int | None = None
     pid: int | None = None
     created: int | None = None
@@ -596,25 +610,25 @@ def listed(files: Files, path: str) -> tuple[tuple[str, ...], tuple[str, ...]] |
     return tuple(sorted(filter(is_bid, names))), left
 
 
-def read(files: Files, fd: int, name: str) -> Found:
+def read(files: Files, fd: int, name: str) -> FoundBid:
     """A bid, whoever wrote it."""
     marker = form.read(files.pread(fd, READ_SIZE, 0))
     if marker.state == CURRENT:
-        return Found(name, marker, marker.token or 0)
+        return FoundBid(name, marker, marker.token or 0)
     if is_ours(marker):
-        return Found(name, marker)
+        return FoundBid(name, marker)
     try:
         found = json.loads(marker.content)
         pid, created = found["PID"], found["CREATED"]
         whole = type(pid) is int and type(created) is int
         if whole and 0 < pid < 1 << 31 and 0 <= created < 1 << 40:
-            return Found(name, marker, pid=pid, created=created)
+            return FoundBid(name, marker, pid=pid, created=created)
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
-    return Found(name, marker)
+    return FoundBid(name, marker)
 
 
-def is_ours(marker: Marker) -> bool:
+def is_ours(marker: ParsedRecord) -> bool:
     """Whether a lifehold wrote it, be it torn or of a version that this one does not know."""
     return marker.content.startswith(MAGIC)
 
@@ -626,28 +640,28 @@ def members() -> str:
     return f',"PID":{owner.pid},"CREATED":{int(began or 0)}'
 
 
-def verdict_of_foreign(seen: Found, written_at: float) -> Verdict:
+def verdict_of_foreign(seen: FoundBid, written_at: float) -> LifeVerdict:
     """Whether the writer of a bid of lockfolder lives. `written_at`: the file's mtime."""
     if seen.is_empty:
-        return Verdict(UNKNOWN, EMPTY)
+        return LifeVerdict(UNKNOWN, EMPTY)
     if seen.pid is None or seen.created is None:
-        return Verdict(UNKNOWN, f"{seen.name}: {UNREADABLE}")
+        return LifeVerdict(UNKNOWN, f"{seen.name}: {UNREADABLE}")
     ground = process.ground(True, None)
     if ground.here.pid_ns != INITIAL_PID_NAMESPACE or not ground.sees_all:
-        return Verdict(
+        return LifeVerdict(
             UNKNOWN, f"a bare process number {seen.pid}, and not all processes are visible here"
         )
     now = process.look(seen.pid)
     if not now.exists or now.is_zombie or now.is_thread:
-        return Verdict(DEAD, f"no process {seen.pid} any more")
+        return LifeVerdict(DEAD, f"no process {seen.pid} any more")
     began = None if now.start_ticks is None else began_at(now.start_ticks)
     if began is None:
-        return Verdict(UNKNOWN, f"some process has the number {seen.pid}")
+        return LifeVerdict(UNKNOWN, f"some process has the number {seen.pid}")
     if abs(began - seen.created) <= 1:
-        return Verdict(ALIVE, f"process {seen.pid} runs, same start time")
+        return LifeVerdict(ALIVE, f"process {seen.pid} runs, same start time")
     if began > max(seen.created, written_at) + 1:  # not so after the clock was set back
-        return Verdict(DEAD, f"{seen.pid} was given to another process, after the bid was made")
-    return Verdict(UNKNOWN, f"process {seen.pid} runs, and the clock was set since it began")
+        return LifeVerdict(DEAD, f"{seen.pid} was given to another process, after the bid was made")
+    return LifeVerdict(UNKNOWN, f"process {seen.pid} runs, and the clock was set since it began")
 
 
 def opened(files: Files, path: str, name: str) -> int | None:
@@ -663,9 +677,9 @@ def opened(files: Files, path: str, name: str) -> int | None:
     return fd
 
 
-def unseen(name: str) -> Found:
+def unseen(name: str) -> FoundBid:
     """A bid that may not be read."""
-    return Found(name, Marker(form.UNREADABLE, b"?"))
+    return FoundBid(name, ParsedRecord(form.UNREADABLE, b"?"))
 
 
 def remove(files: Files, path: str, name: str) -> bool:

@@ -28,7 +28,7 @@ from ..core.owner import DEAD
 from . import record_folders, takeover
 from .files import READ_ONLY
 from .handles import key_of
-from .judge import Evidence
+from .judge import LivenessJudge
 from .record import CURRENT, READ_SIZE, RELEASED, VOID, given_back, read
 from .record_folders import begin_numbered, listed, name_of, refuse_empty, sweep_numbered
 from .record_handle import BorrowedRecord, RecordFile, created
@@ -38,8 +38,8 @@ from .refusals import no_links, not_lockable, two_numbers
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Grant, Holder
-    from .judge import Judged
-    from .record import Marker
+    from .judge import Judgement
+    from .record import ParsedRecord
 
 
 # ------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class GenerationLock(RecordLock):
     """The mechanism of one folder of numbered records. Made once per Lock object."""
 
     kind = "generation"
-    evidence = Evidence("generation")
+    evidence = LivenessJudge("generation")
     _top = 0  # the last number that was ours
 
     def _attempt(self) -> Grant | Held:
@@ -147,7 +147,7 @@ class GenerationLock(RecordLock):
             ours.over = found
         return ours
 
-    def _is_first(self, number: int, marker: Marker) -> bool:
+    def _is_first(self, number: int, marker: ParsedRecord) -> bool:
         """L2  Whether a record that is not released is the first of its number.
 
         On a disk of our own kernel a power failure may have kept its writer's release from the
@@ -338,7 +338,7 @@ class GenerationLock(RecordLock):
         except FileNotFoundError:
             pass
 
-    def _look(self) -> Judged | None:
+    def _look(self) -> Judgement | None:
         numbers, _ = listed(self.files, self.path) or ([], [])
         fd = self._open(numbers[-1]) if numbers else None
         if fd is None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
     from typing import Protocol
 
-    class Opened(Protocol):
+    class HasDescriptor(Protocol):
         """An open file: its descriptor, and the number of its device."""
 
         @property
@@ -34,7 +34,7 @@ LOCAL = frozenset(
 
 
 @value
-class Place:
+class MountInfo:
     """Where a file lies.
 
     `kind` of file system, "" if unknown; `device`: "major:minor" as in /proc/locks.
@@ -65,7 +65,7 @@ class Place:
         return self.kind or "unknown file system"
 
 
-def place_of(fd: int) -> Place:
+def place_of(fd: int) -> MountInfo:
     """The file system of an open file, by its mount id.
 
     `st_dev` is not the device of /proc/locks on btrfs.
@@ -77,14 +77,14 @@ def place_of(fd: int) -> Place:
             for line in file:
                 fields = line.split()
                 if fields[0] in ids:
-                    return Place(fields[fields.index("-") + 1], fields[2])
+                    return MountInfo(fields[fields.index("-") + 1], fields[2])
     except (OSError, ValueError, IndexError):
         pass
     device = os.fstat(fd).st_dev
-    return Place("", f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else "")
+    return MountInfo("", f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else "")
 
 
-def mount_of(folder: str) -> tuple[Place, str]:
+def mount_of(folder: str) -> tuple[MountInfo, str]:
     """Where a folder lies, and the options of that mount, "" where they cannot be read."""
     fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -103,12 +103,12 @@ def mount_of(folder: str) -> tuple[Place, str]:
     return place, ""
 
 
-def place_of_path(path: str) -> Place:
+def place_of_path(path: str) -> MountInfo:
     """The file system that an absolute path lies on, by its name alone: a dead server is not asked.
 
     Symbolic links are not followed, so one that leads into another file system is not seen.
     """
-    found, longest = Place("", ""), ""
+    found, longest = MountInfo("", ""), ""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             for line in file:
@@ -117,7 +117,7 @@ def place_of_path(path: str) -> Place:
                 inside = path == point or path.startswith(point.rstrip("/") + "/")
                 if inside and len(point) >= len(longest):  # the last of several mounts there counts
                     longest = point
-                    found = Place(fields[fields.index("-") + 1], fields[2])
+                    found = MountInfo(fields[fields.index("-") + 1], fields[2])
     except (OSError, ValueError, IndexError):
         pass
     return found
@@ -132,7 +132,7 @@ def mount_points() -> list[str]:
         return []
 
 
-def ground_of(path: str) -> Place:
+def ground_of(path: str) -> MountInfo:
     """The file system that a lock at `path` lies on, through symbolic links.
 
     By the folder that is there, or the nearest one above it. Raises OSError for none that may be
@@ -160,11 +160,11 @@ def ground_of(path: str) -> Place:
 #     device by whose kind deaths are proven, while the file system tells the same of itself.
 
 MOMENT = 2.0  # seconds
-_of_folders: dict[str, tuple[Place, float]] = {}
-_of_devices: dict[int, tuple[Place, float, Hashable]] = {}
+_of_folders: dict[str, tuple[MountInfo, float]] = {}
+_of_devices: dict[int, tuple[MountInfo, float, Hashable]] = {}
 
 
-def place_at(found: Opened) -> Place:
+def place_at(found: HasDescriptor) -> MountInfo:
     """The file system of an open record."""
     now = clock.now()
     known = _of_devices.get(found.dev)
@@ -187,7 +187,7 @@ def _says(fd: int) -> Hashable:
     return told.f_fsid, told.f_bsize, told.f_frsize, told.f_namemax
 
 
-def _known(path: str) -> Place:
+def _known(path: str) -> MountInfo:
     """The file system of a path by its folder's name."""
     folder, now = path.rpartition("/")[0], clock.now()
     known = _of_folders.get(folder)

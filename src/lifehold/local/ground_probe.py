@@ -19,7 +19,7 @@ from ..core.errors import UnsafeGround
 from ..core.value import value
 from ..runtime import fork
 from .files import CREATE, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE, Files
-from .ground import Place, ground_of
+from .ground import MountInfo, ground_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ except OSError:
 
 
 @value
-class Finding:
+class ProbeResult:
     """One thing that was tried: `verdict` and `why` in words."""
 
     what: str
@@ -54,11 +54,11 @@ class Finding:
 
 
 @value
-class Survey:
+class GroundSurvey:
     """What is known of the ground of a folder: `place`, and a finding for each of WHAT."""
 
-    place: Place
-    findings: tuple[Finding, ...]
+    place: MountInfo
+    findings: tuple[ProbeResult, ...]
 
     def verdict(self, what: str) -> str:
         return next((found.verdict for found in self.findings if found.what == what), NOT_TRIED)
@@ -74,10 +74,10 @@ class Survey:
         return tuple(words)
 
 
-_surveys: dict[int, tuple[Place, Survey]] = {}
+_surveys: dict[int, tuple[MountInfo, GroundSurvey]] = {}
 
 
-def probe(folder: str, *, files: Files = HOST, anew: bool = False) -> Survey:
+def probe(folder: str, *, files: Files = HOST, anew: bool = False) -> GroundSurvey:
     """The survey of a folder that may be written to. Made once per mount and process.
 
     Raises OSError where nothing can be made in it.
@@ -92,7 +92,7 @@ def probe(folder: str, *, files: Files = HOST, anew: bool = False) -> Survey:
         found = tuple(
             _one(try_it, what, files, room, place) for what, try_it in zip(WHAT, tried, strict=True)
         )
-    survey = Survey(place, found)
+    survey = GroundSurvey(place, found)
     _surveys[device] = place, survey
     return survey
 
@@ -171,18 +171,18 @@ def _forget() -> None:
 
 
 def _one(
-    try_it: Callable[[Files, str], str], what: str, files: Files, room: str, place: Place
-) -> Finding:
+    try_it: Callable[[Files, str], str], what: str, files: Files, room: str, place: MountInfo
+) -> ProbeResult:
     try:
         fault = try_it(files, room)
     except OSError as error:
         fault = f"refused: {error.strerror}"
     if fault:
-        return Finding(what, REFUTED, fault)
+        return ProbeResult(what, REFUTED, fault)
     if place.one_kernel:
-        return Finding(what, PROVEN, f"tried here, and one kernel alone can mount {place.kind}")
+        return ProbeResult(what, PROVEN, f"tried here, and one kernel alone can mount {place.kind}")
     kind = place.kind or "an unknown file system"
-    return Finding(
+    return ProbeResult(
         what, UNPROVEN, f"no fault was seen from this host; {kind} may be used by others"
     )
 

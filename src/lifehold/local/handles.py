@@ -178,7 +178,7 @@ def key_of(found: os.stat_result) -> str:
     return f"{found[ST_DEV]}:{found[ST_INO]}"
 
 
-class Slot:
+class LockFile:
     """One open file description.
 
     It has one owner: whoever popped it from a container or opened it.
@@ -332,7 +332,7 @@ class Slot:
             _fork.collected(self.close)
 
 
-def not_open(ours: Slot) -> Lost:
+def not_open(ours: LockFile) -> Lost:
     """Why an open file of ours that is not of this generation holds nothing for us."""
     if ours.generation == ROBBED:
         return Lost(CLOSED_BY_OTHERS, gone=True)
@@ -347,10 +347,10 @@ class Descriptors:
     def __init__(self, files: Files, anchors: bool = False) -> None:
         """`anchors`: its calls are of this machine, and root's are anchored where that is due."""
         self.files, self.anchors = files, anchors
-        self.open: dict[int, ref[Slot]] = {}  # descriptor -> whose it is
-        self.idle: dict[str, Slot] = {}  # path -> a description that nobody uses, oldest first
+        self.open: dict[int, ref[LockFile]] = {}  # descriptor -> whose it is
+        self.idle: dict[str, LockFile] = {}  # path -> a description that nobody uses, oldest first
 
-    def noted(self, slot: Slot) -> None:
+    def noted(self, slot: LockFile) -> None:
         """Note an open descriptor.
 
         A slot that had its number before was closed by other code: were it believed, its release
@@ -362,7 +362,7 @@ class Descriptors:
             robbed.generation = ROBBED
         self.open[slot.fd] = ref(slot)
 
-    def keep(self, path: str, slot: Slot) -> None:
+    def keep(self, path: str, slot: LockFile) -> None:
         """Put an unlocked slot aside for the next acquire of this path.
 
         At most one per path, KEEP in all.
@@ -413,7 +413,7 @@ def table_for(path: str, table: Descriptors = TABLE, *, inside: bool = False) ->
         return table
     made = _anchored.get(id(table))
     if made is None:
-        made = Descriptors(anchored.Anchored(table.files))
+        made = Descriptors(anchored.AnchoredFiles(table.files))
         made.open, made.idle = table.open, table.idle  # closed in a forked child with these
         _anchored[id(table)] = made
     return made

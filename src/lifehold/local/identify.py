@@ -14,7 +14,7 @@ from ..runtime import clock, fork, process
 from . import record_folders
 from .files import READ_ONLY, Files
 from .ground import place_of
-from .judge import Evidence, Sightings
+from .judge import LivenessJudge, Sightings
 from .record import CURRENT, LIVE, OLDER, READ_SIZE, VOID, read
 from .record_folders import name_of
 from .record_handle import BorrowedRecord
@@ -24,7 +24,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Holder
     from . import folder
-    from .judge import Judged
+    from .judge import Judgement
 else:
     folder = fork.later("lifehold.local.folder", globals())
 
@@ -33,7 +33,7 @@ WATCHED = Sightings()  # by who asks, not by who waits for the lock
 STATES = {ALIVE: "held", UNKNOWN: "suspect", DEAD: "stale"}
 
 
-def standing(files: Files, path: str, fd: int | None = None) -> Judged | None:
+def standing(files: Files, path: str, fd: int | None = None) -> Judgement | None:
     """What stands at a path, judged; None when it is no record of `KINDS`. Raises OSError.
 
     `fd`: of the path, when it is open already: to close another would drop fcntl locks of ours.
@@ -55,12 +55,12 @@ def holder_at(files: Files, path: str) -> Holder | None:
     return None if found is None or is_free(found) else holder_of(found)
 
 
-def is_free(found: Judged) -> bool:
+def is_free(found: Judgement) -> bool:
     """Whether the record itself says that nobody holds it."""
     return found.marker.stage not in LIVE
 
 
-def holder_of(found: Judged) -> Holder:
+def holder_of(found: Judgement) -> Holder:
     """Its holder; that somebody inherited the record from it is said."""
     holder, owner = found.holder(), found.marker.owner
     if owner is None or found.state != ALIVE or holder.pid_here is not None:
@@ -74,7 +74,7 @@ def holder_of(found: Judged) -> Holder:
     return replace(holder, evidence=f"{holder.evidence}; {gone}")
 
 
-def _highest(files: Files, path: str) -> Judged | None:
+def _highest(files: Files, path: str) -> Judgement | None:
     """Of numbered records the highest that was ever held, of bids the first in line."""
     names = files.listdir(path)
     if record_folders.kind_of(names) == "folder":
@@ -91,7 +91,7 @@ def _highest(files: Files, path: str) -> Judged | None:
     return None if name is None else _judged(files, path, f"{path}/{name}", "directory")
 
 
-def _judged(files: Files, path: str, file: str, kind: str = "") -> Judged | None:
+def _judged(files: Files, path: str, file: str, kind: str = "") -> Judgement | None:
     fd = files.open(file, READ_ONLY)
     try:
         return _of_fd(files, path, fd, kind)
@@ -99,7 +99,7 @@ def _judged(files: Files, path: str, file: str, kind: str = "") -> Judged | None
         files.close(fd)
 
 
-def _of_fd(files: Files, path: str, fd: int, kind: str = "") -> Judged | None:
+def _of_fd(files: Files, path: str, fd: int, kind: str = "") -> Judgement | None:
     found = read(files.pread(fd, READ_SIZE, 0))
     if found.state == CURRENT:
         kind = found.kind or kind or "link"
@@ -110,7 +110,7 @@ def _of_fd(files: Files, path: str, fd: int, kind: str = "") -> Judged | None:
     if kind not in KINDS:
         return None
     seen = BorrowedRecord(files, fd, by_touch=kind == "link")
-    return Evidence(kind, WATCHED).judged(path, seen, place_of(fd), clock.now)
+    return LivenessJudge(kind, WATCHED).judged(path, seen, place_of(fd), clock.now)
 
 
 def _kind_of_damaged(content: bytes) -> str:

@@ -12,12 +12,12 @@ from __future__ import annotations
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument
 from ..core.grant import Holder
-from ..core.owner import ALIVE, DEAD, UNKNOWN, Ground, Verdict, judge
+from ..core.owner import ALIVE, DEAD, UNKNOWN, LifeVerdict, ObserverView, judge
 from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.process import number_here
 from .ground import LOCAL
-from .record import CURRENT, FROM_NEWER, LIVE, OLDER, UNREADABLE, Marker, read
+from .record import CURRENT, FROM_NEWER, LIVE, OLDER, UNREADABLE, ParsedRecord, read
 from .refusals import mixed_kinds
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
     from ..core.owner import Owner
-    from .ground import Place
+    from .ground import MountInfo
     from .record_handle import BorrowedRecord, RecordFile
 
     Found = RecordFile | BorrowedRecord
@@ -72,7 +72,7 @@ SEEN = Sightings()
 
 
 @value
-class Judged:
+class Judgement:
     """A record and what we make of it.
 
     `due`: the instant at which time alone may change that; `why`: what stands in the way, when it
@@ -82,7 +82,7 @@ class Judged:
 
     state: str
     evidence: str
-    marker: Marker
+    marker: ParsedRecord
     key: Hashable
     lock: str
     due: float = NEVER
@@ -102,7 +102,7 @@ class Judged:
         )
 
 
-class Evidence:
+class LivenessJudge:
     """The judge of one kind of lock.
 
     `seen`: where it keeps since when it watches what; `foreign`: seconds after which another tool's
@@ -120,20 +120,22 @@ class Evidence:
     ) -> None:
         self.kind, self.seen, self.grace, self.foreign = kind, seen, grace, foreign
 
-    def judged(self, path: str, found: Found, place: Place, now: Callable[[], float]) -> Judged:
+    def judged(
+        self, path: str, found: Found, place: MountInfo, now: Callable[[], float]
+    ) -> Judgement:
         """A record, opened afresh."""
         before = now()  # L2  what passes between two clock readings is not counted
         content = found.read()
         touched = found.touched()
         marker = read(content)
         if marker.state == CURRENT and marker.stage not in LIVE:
-            return Judged(DEAD, marker.stage, marker, found.key, "")
+            return Judgement(DEAD, marker.stage, marker, found.key, "")
         lock = self.lock(path, marker, place)
         if marker.state == CURRENT and marker.kind not in (self.kind, ""):
             mixed = mixed_kinds(path, self.kind, marker.kind)
-            return Judged(UNKNOWN, mixed, marker, found.key, lock, mixed=mixed)
+            return Judgement(UNKNOWN, mixed, marker, found.key, lock, mixed=mixed)
         verdict = self.verdict(marker, found, place)
-        case = Judged(verdict.state, verdict.evidence, marker, found.key, lock, touched=touched)
+        case = Judgement(verdict.state, verdict.evidence, marker, found.key, lock, touched=touched)
         if verdict.state == DEAD:
             return case
         patience = self._patience(case, found, place)
@@ -143,12 +145,12 @@ class Evidence:
             return replace(case, why=f"it is held, or so it looks: {case.evidence}")
         return self._timed(case, path, (found.key, content, touched), patience, before, now)
 
-    def lock(self, path: str, marker: Marker, place: Place) -> str:
+    def lock(self, path: str, marker: ParsedRecord, place: MountInfo) -> str:
         """Which lock it is, in words."""
         lease = f", a lease of {marker.ttl:g} s" if marker.ttl is not None else ""
         return f"{path} ({marker.kind or self.kind} lock, {_words(place)}{lease})"
 
-    def verdict(self, marker: Marker, found: Found, place: Place) -> Verdict:
+    def verdict(self, marker: ParsedRecord, found: Found, place: MountInfo) -> LifeVerdict:
         """What can be proven at once."""
         near = place.kind in LOCAL  # as we see it
         one_kernel = near and (marker.state == OLDER or marker.ground in LOCAL)  # and its writer
@@ -156,25 +158,27 @@ class Evidence:
         if near and (marker.witness or marker.state != CURRENT):
             held = found.has_witness()
             if marker.state != CURRENT and held:
-                return Verdict(ALIVE, "somebody locks the file")
+                return LifeVerdict(ALIVE, "somebody locks the file")
             if marker.witness and one_kernel:
                 witness = held
         if marker.owner is None:
-            return Verdict(UNKNOWN, UNREAD[marker.state])
+            return LifeVerdict(UNKNOWN, UNREAD[marker.state])
         if marker.ttl == LIBLOCKFILES and not marker.ground:
-            return Verdict(UNKNOWN, "a lock file without a process: it counts by its last touch")
+            return LifeVerdict(
+                UNKNOWN, "a lock file without a process: it counts by its last touch"
+            )
         if witness is not None:
             return judge(
-                marker.owner, Ground(one_kernel, witness, marker.owner, False, process.look)
+                marker.owner, ObserverView(one_kernel, witness, marker.owner, False, process.look)
             )
         return self.judge(marker, one_kernel)
 
-    def judge(self, marker: Marker, one_kernel: bool) -> Verdict:
+    def judge(self, marker: ParsedRecord, one_kernel: bool) -> LifeVerdict:
         """By the owner that a record names, where no witness tells."""
         assert marker.owner is not None
         return _by_identity(marker, marker.owner, one_kernel)
 
-    def _patience(self, case: Judged, found: Found, place: Place) -> float | None:
+    def _patience(self, case: Judgement, found: Found, place: MountInfo) -> float | None:
         """Seconds for which it must stay as it is to have run out; None: it never does.
 
         L12  Of a newer version we know its ttl and its witness, and no more: where neither can
@@ -195,13 +199,13 @@ class Evidence:
 
     def _timed(
         self,
-        case: Judged,
+        case: Judgement,
         path: str,
         record: Hashable,
         patience: float,
         before: float,
         now: Callable[[], float],
-    ) -> Judged:
+    ) -> Judgement:
         """What time says: DEAD once `patience` has passed since we saw it first."""
         known, since = self.seen.get(path, (None, 0.0))
         if known != record:
@@ -227,18 +231,18 @@ UNREAD = {
 }
 
 
-def _by_identity(marker: Marker, owner: Owner, one_kernel: bool) -> Verdict:
+def _by_identity(marker: ParsedRecord, owner: Owner, one_kernel: bool) -> LifeVerdict:
     """Without a witness: by process number and start, where those prove anything."""
     ground = process.ground(one_kernel, None)
     if marker.ttl is not None and None not in (boots := {owner.boot_id, ground.here.boot_id}):
         if len(boots) > 1:  # a container may show another one, and so may a restored machine
-            return Verdict(UNKNOWN, "another boot id, and no witness: its lease decides")
+            return LifeVerdict(UNKNOWN, "another boot id, and no witness: its lease decides")
     if marker.state == OLDER and owner.host not in (None, ground.here.host):
-        return Verdict(UNKNOWN, f"it names process {owner.pid} of another host, {owner.host}")
+        return LifeVerdict(UNKNOWN, f"it names process {owner.pid} of another host, {owner.host}")
     return judge(owner, ground)
 
 
-def no_guard(path: str, place: Place) -> str:
+def no_guard(path: str, place: MountInfo) -> str:
     """Why a file system without any lock is refused."""
     return (
         f"{path!r} lies on {_words(place)}, which locks no file: nothing could be taken over "
@@ -246,7 +250,7 @@ def no_guard(path: str, place: Place) -> str:
     )
 
 
-def refuse_other_ttl(path: str, case: Judged, ttl: float | None) -> None:
+def refuse_other_ttl(path: str, case: Judgement, ttl: float | None) -> None:
     """All who use a lease must mean the same by it."""
     theirs = case.marker.ttl
     if case.marker.state != CURRENT or theirs is None or ttl == theirs:
@@ -261,7 +265,7 @@ def refuse_other_ttl(path: str, case: Judged, ttl: float | None) -> None:
     )
 
 
-def _words(place: Place) -> str:
+def _words(place: MountInfo) -> str:
     if place.kind in LOCAL:
         return place.kind
     known = f"{place.kind}, a shared file system" if place.far else place.kind
@@ -272,7 +276,7 @@ def _words(place: Place) -> str:
 # Where one waiter is to look for a change: what its own last try has seen.
 
 
-class Hint:
+class WaitHint:
     """Where a waiter is to look for a change, in `Held.hint`.
 
     Each has one of its own: of two who wait on one Lock object, one may have seen an older one.
@@ -286,4 +290,4 @@ class Hint:
         self.due, self.pid, self.at = due, pid, at
 
 
-NO_HINT = Hint()
+NO_HINT = WaitHint()

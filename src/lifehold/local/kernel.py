@@ -36,7 +36,7 @@ from .handles import (
     RELEASED,
     TABLE,
     Descriptors,
-    Slot,
+    LockFile,
     not_open,
     table_for,
 )
@@ -182,7 +182,7 @@ class KernelLock(Asked):
             strays += 1
         raise refused(self.path, OSError(errno.ESTALE, "inode numbers are not stable here"))
 
-    def _enter(self, slot: Slot) -> Grant | Held | None:
+    def _enter(self, slot: LockFile) -> Grant | Held | None:
         """With the flock held: the grant; None when the path leads to another file by now (L1)."""
         files = self.files
         if (
@@ -213,7 +213,7 @@ class KernelLock(Asked):
         slot.last = self._last = token
         return made(Grant, (self.path, slot.mark, token, None, now, slot.key, [slot], None))
 
-    def _still_held(self, slot: Slot) -> bool:
+    def _still_held(self, slot: LockFile) -> bool:
         """Whether "held" was said of the file that the path leads to. Keeps the slot then."""
         try:
             found = slot.ours() and slot.leads_here(self.files)
@@ -224,12 +224,12 @@ class KernelLock(Asked):
             self.table.keep(self.path, slot)
         return found
 
-    def _open(self) -> Slot:
-        return Slot(self.table, self.path, self.mode, self.shared)
+    def _open(self) -> LockFile:
+        return LockFile(self.table, self.path, self.mode, self.shared)
 
     # ---- the paths that are rare
 
-    def _without_writing(self, slot: Slot) -> Grant | Held:
+    def _without_writing(self, slot: LockFile) -> Grant | Held:
         """A shared lock, a file we may only read, or record=False."""
         if slot.mark:  # it was kept: other code may have closed it, and the number be used again
             kernel_record.same_file(self.files, self.path, slot)
@@ -245,7 +245,7 @@ class KernelLock(Asked):
             slot.mark = ""  # one token for many readers: a new mark makes another nonce
         return self._bare(slot, reason, token)
 
-    def _bare(self, slot: Slot, reason: str | None, token: int | None = None) -> Grant:
+    def _bare(self, slot: LockFile, reason: str | None, token: int | None = None) -> Grant:
         if not slot.mark:
             slot.mark, slot.thread = os.urandom(8).hex(), 0
         now = self.files.clock_ns()
@@ -309,7 +309,7 @@ class KernelLock(Asked):
         try:
             if grant.handle[0].generation != fork.generation:
                 return not_open(grant.handle[0])
-            slot: Slot = grant.handle.pop()  # L5  one atomic step
+            slot: LockFile = grant.handle.pop()  # L5  one atomic step
         except IndexError:
             return Lost(RELEASED)
         try:
@@ -353,7 +353,7 @@ class KernelLock(Asked):
     def check(self, grant: Grant) -> Lost | None:
         """One lstat(2). A file that was emptied gets its record back: the lock is not lost."""
         try:
-            slot: Slot = grant.handle[0]
+            slot: LockFile = grant.handle[0]
         except IndexError:
             return Lost(RELEASED)
         if slot.generation != fork.here():

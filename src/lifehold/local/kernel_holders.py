@@ -21,8 +21,8 @@ from ..runtime import process
 from ..runtime.process import boot_id, number_here
 from . import proc_locks
 from .files import LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
-from .ground import Place, place_of
-from .proc_locks import FLOCK, OFD, KernelLine, Key, Survey, key_of, lines_of
+from .ground import MountInfo, place_of
+from .proc_locks import FLOCK, OFD, KernelLine, Key, OpenFileScan, key_of, lines_of
 from .record import SIZE, Record, as_holder, parse
 from .refusals import refused
 
@@ -30,7 +30,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Look", "Waiting", "held_by", "holder_of", "is_taken", "look_at", "waiters_of"]
+__all__ = [
+    "HolderLook",
+    "KernelWaiter",
+    "held_by",
+    "holder_of",
+    "is_taken",
+    "look_at",
+    "waiters_of",
+]
 
 WITNESS = "kernel witness"
 LOOKS = 3  # a lock may change hands while we look: how often we look again
@@ -38,14 +46,14 @@ RESTLESS = f"{WITNESS}; it changes hands faster than can be looked"
 
 
 @value
-class Look:
+class HolderLook:
     """What one look at a lock file shows.
 
     `lines`: of the kernel's table, waiters included, None where there is none; `record`: ours.
     """
 
     path: str
-    place: Place
+    place: MountInfo
     key: Key
     lines: list[KernelLine] | None
     record: Record | None
@@ -89,7 +97,7 @@ def look_at(
     *,
     readable: bool = True,
     table: Callable[[Key], list[KernelLine] | None] | None = None,
-) -> Look:
+) -> HolderLook:
     """One look at the lock file at `path`, through `fd` when it is open already.
 
     `readable`: false for a descriptor that was opened with O_PATH; `table`: what the kernel shows
@@ -105,20 +113,22 @@ def look_at(
             record = None
         except CorruptRecord:
             record = Record(None, None, None, None, torn=True)
-        return Look(path, place_of(opened), key, lines, record)
+        return HolderLook(path, place_of(opened), key, lines, record)
     finally:
         if fd is None:
             files.close(opened)
 
 
-def held_by(seen: Look, line: KernelLine, into: Callable[[int], Survey] | None = None) -> Holder:
+def held_by(
+    seen: HolderLook, line: KernelLine, into: Callable[[int], OpenFileScan] | None = None
+) -> Holder:
     """Who has the lock that the kernel shows in `line`, of a process that called flock(2).
 
     `into`: a survey of one process, or of all for 0, when there is one already.
     """
     if line.pid <= 0:  # a process of another PID namespace
         return _refused(seen)
-    survey = Survey([_name(seen)], [line.pid]) if into is None else into(line.pid)
+    survey = OpenFileScan([_name(seen)], [line.pid]) if into is None else into(line.pid)
     setter, record = process.look(line.pid), seen.record
     owner = record.owner if record else None
     here = owner is not None and owner.pid_ns == process.namespace("pid")
@@ -141,7 +151,7 @@ def held_by(seen: Look, line: KernelLine, into: Callable[[int], Survey] | None =
             left = as_holder(record, seen.lock)
             return replace(left, alive=ALIVE, evidence=WITNESS + note, pid_here=line.pid)
         return _stranger(seen, line)
-    survey = Survey([_name(seen)], after=line.pid) if into is None else into(0)
+    survey = OpenFileScan([_name(seen)], after=line.pid) if into is None else into(0)
     heir = _heir(seen, survey, line, record if named else None, gone)
     if heir is not None:
         return heir
@@ -152,7 +162,7 @@ def held_by(seen: Look, line: KernelLine, into: Callable[[int], Survey] | None =
     return replace(left, alive=ALIVE, evidence=note + _unseen_words(survey), lock=seen.lock)
 
 
-def _stranger(seen: Look, line: KernelLine) -> Holder:
+def _stranger(seen: HolderLook, line: KernelLine) -> Holder:
     """A holder that is none of ours: what its process tells."""
     shared = "" if line.exclusive else ", shared"
     note = f"{WITNESS}{shared}; it left no record"
@@ -161,13 +171,13 @@ def _stranger(seen: Look, line: KernelLine) -> Holder:
     return replace(told, pid_here=line.pid, began=process.started_at(line.pid))
 
 
-def _has(survey: Survey, pid: int, seen: Look, otherwise: bool) -> bool:
+def _has(survey: OpenFileScan, pid: int, seen: HolderLook, otherwise: bool) -> bool:
     """Whether the process has the locked file open; `otherwise` when we may not look."""
     return bool(survey.holding(seen.key, FLOCK)) if survey.may_look_into(pid) else otherwise
 
 
 def _heir(
-    seen: Look, survey: Survey, line: KernelLine, record: Record | None, gone: bool
+    seen: HolderLook, survey: OpenFileScan, line: KernelLine, record: Record | None, gone: bool
 ) -> Holder | None:
     """The process that really holds, when the one that called flock(2) does so no more."""
     found = survey.holding(seen.key, FLOCK)
@@ -186,11 +196,11 @@ def _heir(
     return replace(left, pid_here=pids[0], began=process.started_at(pids[0]))
 
 
-def _name(seen: Look) -> str:
+def _name(seen: HolderLook) -> str:
     return seen.path.rstrip("/").rpartition("/")[2]
 
 
-def _unseen_words(survey: Survey) -> str:
+def _unseen_words(survey: OpenFileScan) -> str:
     """What a survey that found nobody could not see."""
     if unread := survey.unread:
         return f"; {unread}"
@@ -199,7 +209,7 @@ def _unseen_words(survey: Survey) -> str:
     return "" if process.sees_all_processes() else "; not all processes can be seen from here"
 
 
-def _unshown(files: Files, seen: Look, held: bool) -> Holder | None:
+def _unshown(files: Files, seen: HolderLook, held: bool) -> Holder | None:
     """The kernel's table names nobody: nobody holds it, or another PID namespace, or no table."""
     if not held and seen.lines is None:  # no /proc/locks, as on macOS: flock itself has to tell
         held = is_taken(files, seen.path)
@@ -217,7 +227,7 @@ def _unshown(files: Files, seen: Look, held: bool) -> Holder | None:
     return _refused(seen)
 
 
-def _refused(seen: Look) -> Holder:
+def _refused(seen: HolderLook) -> Holder:
     """flock(2) said "held", and /proc/locks does not show by whom.
 
     Another PID namespace, a setter that is dead as seen from ours, or no /proc/locks.
@@ -225,7 +235,7 @@ def _refused(seen: Look) -> Holder:
     record = seen.record
     owner = record.owner if record else None
     space = process.namespace("pid")
-    found = Survey([_name(seen)]).holding(seen.key, FLOCK)
+    found = OpenFileScan([_name(seen)]).holding(seen.key, FLOCK)
     pids = list(dict.fromkeys(file.pid for file in found))
     if found and not (owner and owner.pid_ns == space and owner.pid in pids):
         return _holding_here(seen, pids)
@@ -238,7 +248,7 @@ def _refused(seen: Look) -> Holder:
     return replace(as_holder(record, seen.lock), alive=ALIVE, evidence=why, pid_here=here)
 
 
-def _holding_here(seen: Look, pids: list[int]) -> Holder:
+def _holding_here(seen: HolderLook, pids: list[int]) -> Holder:
     """A process of our own namespace has the locked file open; who locked it is not shown."""
     record, owner = seen.record, process.owner_of(pids[0])
     note = f"{WITNESS}; this process has the locked file open"
@@ -255,7 +265,7 @@ def _holding_here(seen: Look, pids: list[int]) -> Holder:
     return replace(left, pid_here=pids[0], began=process.started_at(pids[0]))
 
 
-def _unseen(seen: Look) -> Holder | None:
+def _unseen(seen: HolderLook) -> Holder | None:
     """Nobody refused us and nothing is shown, but holders of other PID namespaces would not be.
 
     None when the record names nobody who could be hidden; else the verdict on its owner, which is
@@ -310,7 +320,7 @@ NOBODY = -1  # the number of who waits for an OFD lock; 0 is a process not visib
 
 
 @value
-class Waiting:
+class KernelWaiter:
     """One who stands in the kernel's queue.
 
     `pid` as seen from here; 0 or -1 when the kernel does not tell.
@@ -326,21 +336,23 @@ class Waiting:
         return process.command_of(self.pid) if self.pid > 0 else None
 
 
-def queue_in(lines: list[KernelLine], places: dict[int, int]) -> tuple[Waiting, ...]:
+def queue_in(lines: list[KernelLine], places: dict[int, int]) -> tuple[KernelWaiter, ...]:
     """Who waits for flock(2), in order.
 
     The first of the line of fair askers stands in the kernel's queue, the others behind. `places`:
     whose they are, where that is known.
     """
     queue = [
-        Waiting(line.pid, line.exclusive) for line in lines if line.waiting and line.kind == FLOCK
+        KernelWaiter(line.pid, line.exclusive)
+        for line in lines
+        if line.waiting and line.kind == FLOCK
     ]
     line_up = sorted(line.place for line in lines if line.place and not line.waiting)
     later = line_up[1:] if queue else line_up
-    return (*queue, *(Waiting(places.get(place, NOBODY), True, FAIR) for place in later))
+    return (*queue, *(KernelWaiter(places.get(place, NOBODY), True, FAIR) for place in later))
 
 
-def waiters_of(files: Files, path: str) -> tuple[Waiting, ...]:
+def waiters_of(files: Files, path: str) -> tuple[KernelWaiter, ...]:
     """Who waits for flock(2) on the file at `path`, in the order in which they will be served.
 
     Empty where none wait, and where nothing can be seen. Threads of one process stand there by the
@@ -360,7 +372,7 @@ def waiters_of(files: Files, path: str) -> tuple[Waiting, ...]:
 
 def _our_places(path: str, key: Key) -> dict[int, int]:
     us = os.getpid()
-    ours = Survey([os.path.basename(path)], [us]).holding(key, OFD)
+    ours = OpenFileScan([os.path.basename(path)], [us]).holding(key, OFD)
     return {lock.place: us for file in ours for lock in file.locks if lock.place}
 
 

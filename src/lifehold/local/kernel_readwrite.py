@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core.ports import Runtime
-    from .handles import Slot
+    from .handles import LockFile
 
 IN_LINE = "others asked for it before and stand in line"
 BETWEEN = "another writer came in while it was downgraded: this system does not do that in one step"
@@ -92,7 +92,7 @@ class KernelReadWrite(KernelLock):
             return Held(answer.reason or IN_LINE, answer.key)
         return answer
 
-    def _enter(self, slot: Slot) -> Grant | Held | None:
+    def _enter(self, slot: LockFile) -> Grant | Held | None:
         """As the kernel lock; for readers a shorter way while no writer has been in since."""
         if self.exclusive:
             return super()._enter(slot)
@@ -119,7 +119,7 @@ class KernelReadWrite(KernelLock):
         try:
             if grant.handle[0].generation != fork.here():
                 return not_open(grant.handle[0])
-            slot: Slot = grant.handle.pop()
+            slot: LockFile = grant.handle.pop()
         except IndexError:
             return Lost(RELEASED)
         try:
@@ -136,7 +136,7 @@ class KernelReadWrite(KernelLock):
         grant.handle.append(slot)
         return grant
 
-    def _share(self, slot: Slot, grant: Grant) -> Lost | None:
+    def _share(self, slot: LockFile, grant: Grant) -> Lost | None:
         """Linux converts at once. Elsewhere the record tells whether a writer came in between."""
         try:
             self.table.files.flock(slot.fd, LOCK_SH | LOCK_NB)

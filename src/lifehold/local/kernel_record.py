@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..core import explain
     from ..core.grant import Grant
     from .files import Files
-    from .handles import Slot
+    from .handles import LockFile
 else:
     explain = fork.later("lifehold.core.explain", globals())
 
@@ -33,7 +33,7 @@ SHARED_REASON = "no exclusive holder has written a token yet"
 FOREIGN_REASON = "the file holds somebody else's data, which is never written over"
 
 
-def prepare(slot: Slot, label: str) -> None:
+def prepare(slot: LockFile, label: str) -> None:
     """All of the record but its numbers, for this file, process, thread and label."""
     slot.mark = os.urandom(8).hex()
     slot.parts = form.parts(slot.ino, slot.mark, here(label))
@@ -42,7 +42,7 @@ def prepare(slot: Slot, label: str) -> None:
     slot.thread, slot.label = get_ident(), label
 
 
-def restore(files: Files, slot: Slot, grant: Grant, label: str) -> None:
+def restore(files: Files, slot: LockFile, grant: Grant, label: str) -> None:
     """The record of a grant, after another tool has emptied the file.
 
     The lock is held without it as well, so a full disk does not make a check fail.
@@ -58,7 +58,7 @@ def restore(files: Files, slot: Slot, grant: Grant, label: str) -> None:
         return
 
 
-def look(files: Files, path: str, slot: Slot) -> Lost | os.stat_result:
+def look(files: Files, path: str, slot: LockFile) -> Lost | os.stat_result:
     """Whether the path still leads to the file we locked. One lstat(2)."""
     try:
         found = files.lstat(path)
@@ -71,14 +71,16 @@ def look(files: Files, path: str, slot: Slot) -> Lost | os.stat_result:
     return found  # type: ignore[no-any-return]
 
 
-def cut_short(files: Files, slot: Slot) -> OSError:
+def cut_short(files: Files, slot: LockFile) -> OSError:
     """A record that was written in part (a limit of file size): half a mark would be foreign."""
     if files.fstat(slot.fd).st_size < form.SIZE:
         files.truncate(slot.fd, 0)
     return OSError(errno.EFBIG, "the record could not be written whole")
 
 
-def judge(files: Files, path: str, slot: Slot, content: bytes, cleanup: bool) -> int | str | Held:
+def judge(
+    files: Files, path: str, slot: LockFile, content: bytes, cleanup: bool
+) -> int | str | Held:
     """Of content that is not as we left it: the stored token, if it may be written over.
 
     A text: why it may not. Held: its record is of a newer version (L12). Raises CorruptRecord for a
@@ -120,7 +122,7 @@ def refuse_other_kind(path: str, content: bytes) -> None:
             raise UnsafeGround(mixed_kinds(path, "kernel", named), name=path)
 
 
-def same_file(files: Files, path: str, slot: Slot) -> os.stat_result:
+def same_file(files: Files, path: str, slot: LockFile) -> os.stat_result:
     """L1  Raises SystemRefused when what we have locked is another file: that excludes nobody."""
     found: os.stat_result = files.again(slot.fd)
     if found[ST_INO] == slot.ino and found[ST_DEV] == slot.dev:
@@ -135,7 +137,7 @@ def same_file(files: Files, path: str, slot: Slot) -> os.stat_result:
 
 
 def unwritten(
-    files: Files, path: str, slot: Slot, record: bool, exclusive: bool
+    files: Files, path: str, slot: LockFile, record: bool, exclusive: bool
 ) -> tuple[int | None, str | None] | Held:
     """The token of a grant that writes nothing, and why it has none.
 
@@ -160,12 +162,12 @@ def unwritten(
     return (token, None) if token else (None, SHARED_REASON)
 
 
-def _blank(files: Files, slot: Slot, size: int) -> bool:
+def _blank(files: Files, slot: LockFile, size: int) -> bool:
     """Whether it is our own size of NULs at most: many a disk image begins with more."""
     return size <= form.SIZE and not files.pread(slot.fd, form.SIZE, 0).strip(b"\0")
 
 
-def salvage(files: Files, path: str, slot: Slot) -> int:
+def salvage(files: Files, path: str, slot: LockFile) -> int:
     """The token of a damaged or copied record: the greater that can still be read, 0 for none."""
     return _token(path, files.pread(slot.fd, form.SIZE, 0))
 

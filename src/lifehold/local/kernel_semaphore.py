@@ -27,7 +27,7 @@ from ..core.value import replace
 from ..runtime import flock_wait, fork
 from .files import LOCK_EX, LOCK_NB
 from .ground import is_far, place_of_path
-from .handles import TABLE, Descriptors, Slot, table_for
+from .handles import TABLE, Descriptors, LockFile, table_for
 from .kernel import Asked, KernelLock
 from .record import MAGIC, VERSION
 from .refusals import refused
@@ -46,12 +46,12 @@ IN_LINE = "others asked for it before and wait"
 STRAYS = 100  # how often the file may lead elsewhere under our hands
 
 
-class Line:
+class SemaphoreWait:
     """What one wait keeps between two calls: its place before the slots, and then in them."""
 
     __slots__ = ("first", "gate", "stands")
 
-    def __init__(self, gate: Slot) -> None:
+    def __init__(self, gate: LockFile) -> None:
         self.gate = gate
         self.first = False
         self.stands: Any = None
@@ -119,7 +119,7 @@ class KernelSemaphore(Asked):
             raise refused(self.path, error) from error
         raise refused(self.path, OSError(errno.ESTALE, "inode numbers are not stable here"))
 
-    def _attempt(self, gate: Slot) -> Grant | Held | None:
+    def _attempt(self, gate: LockFile) -> Grant | Held | None:
         """None: the path leads to another file by now."""
         if not gate.glimpsed() and not gate.leads_here(self.files):
             return None
@@ -147,7 +147,7 @@ class KernelSemaphore(Asked):
         self._start = self._slot_by_key[grant.key] = self.numbers[grant.name]
         return replace(grant, name=self.path)
 
-    def _agreed(self, grant: Grant, gate: Slot, *, ours: bool = False) -> Grant | Held:
+    def _agreed(self, grant: Grant, gate: LockFile, *, ours: bool = False) -> Grant | Held:
         """3: with a slot in hand, and the gate if it is `ours`. L6  On any error it is let go."""
         agreed = False
         try:
@@ -167,10 +167,10 @@ class KernelSemaphore(Asked):
                 grant.handle.clear()
         return grant if agreed else Held(BEING_MADE, gate.key)
 
-    def _open(self) -> Slot:
-        return Slot(self.table, self.path, self.mode, self.shared)
+    def _open(self) -> LockFile:
+        return LockFile(self.table, self.path, self.mode, self.shared)
 
-    def _somebody_waits(self, gate: Slot) -> bool:
+    def _somebody_waits(self, gate: LockFile) -> bool:
         return flock_wait.has_ranges() and flock_wait.stands(gate.fd, LOCK_EX)
 
     # ---- waiting
@@ -180,12 +180,12 @@ class KernelSemaphore(Asked):
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """4 and 5. Held before `until`: a notice is due, or look again."""
-        line: Line | None = ask.slot
+        line: SemaphoreWait | None = ask.slot
         if line is not None and line.gate.generation != fork.generation:
             ask.leave()  # L9  forked in a signal handler: what began in the child is ended (L6)
             line = None
         if line is None:
-            line = ask.slot = Line(self._open())
+            line = ask.slot = SemaphoreWait(self._open())
             if flock_wait.has_ranges():
                 flock_wait.show(line.gate.fd)
         try:
@@ -201,7 +201,7 @@ class KernelSemaphore(Asked):
                 raise refused(self.path, error) from error
             raise
 
-    async def _before(self, ask: Ask, line: Line, until: float) -> bool:
+    async def _before(self, ask: Ask, line: SemaphoreWait, until: float) -> bool:
         """4: behind those who wait already. True: we are the first."""
         if not await self.runtime.block(ask, line.gate, LOCK_EX, until):
             if self._patient(ask) and line.gate.leads_here(self.files):
@@ -218,14 +218,14 @@ class KernelSemaphore(Asked):
         line.first = True
         return True
 
-    async def _first(self, ask: Ask, line: Line, until: float) -> Grant | Held:
+    async def _first(self, ask: Ask, line: SemaphoreWait, until: float) -> Grant | Held:
         """5: nobody waits before us."""
         if line.stands is None:
             answer = self._any()  # one may have come free before we stood here
             if type(answer) is Grant:
                 return self._through(ask, line, answer)
             slots = [lock._open() for lock in self.slots]
-            ask.place = line.stands = flock_wait.AnyOf(slots, LOCK_EX, line.gate)
+            ask.place = line.stands = flock_wait.FlockAny(slots, LOCK_EX, line.gate)
             line.stands.start()
         if not await self.runtime.block(ask, None, LOCK_EX, until):
             if self._patient(ask):
@@ -235,7 +235,7 @@ class KernelSemaphore(Asked):
             ask.place = None
             if not came_first:
                 return Held()
-        slot: Slot = line.stands.slot
+        slot: LockFile = line.stands.slot
         line.stands = None
         try:
             found = self.slots[self.numbers[slot.path]]._enter(slot)
@@ -247,7 +247,7 @@ class KernelSemaphore(Asked):
             return found or Held("a slot's path led to another file")
         return self._through(ask, line, self._ours(found))
 
-    def _through(self, ask: Ask, line: Line, grant: Grant) -> Grant | Held:
+    def _through(self, ask: Ask, line: SemaphoreWait, grant: Grant) -> Grant | Held:
         """With a slot in hand: the next one is first."""
         ask.slot = None
         gate = line.gate if line.gate.generation == fork.generation else self._open()
@@ -326,7 +326,7 @@ def slot_path(path: str, number: int) -> str:
     return f"{path}#{number}"
 
 
-def stored(files: Files, gate: Slot) -> int | None:
+def stored(files: Files, gate: LockFile) -> int | None:
     """N as the file has it; None for a file without. Raises CorruptRecord, UnsafeGround."""
     content: bytes = files.pread(gate.fd, LENGTH, 0)
     if not content.strip(b"\0"):
@@ -358,7 +358,7 @@ def parsed(content: bytes) -> int | None:
 def change(
     files: Files,
     path: str,
-    gate: Slot,
+    gate: LockFile,
     permits: int,
     table: Descriptors,
     slot: str = "",
@@ -373,7 +373,8 @@ def change(
 
     Raises InvalidArgument, which tells N and who stands in the way.
     """
-    taken = [gate] if ours else [Slot(table, path, None, False)]  # `gate` may not be locked twice
+    # `gate` may not be locked twice
+    taken = [gate] if ours else [LockFile(table, path, None, False)]
     lock = taken[0]
     try:
         mine, found = ours, stored(files, gate)
@@ -392,7 +393,7 @@ def change(
         for number in range(found or 0):
             if slot_path(path, number) == slot:
                 continue
-            taken.append(Slot(table, slot_path(path, number), None, False))
+            taken.append(LockFile(table, slot_path(path, number), None, False))
             if not _locked(files, taken[-1]):
                 raise _differs(path, permits, found, f"its slot {number} is held")
         if files.pwrite(lock.fd, b"%s%6d}\n" % (FRONT, permits), 0) != LENGTH:
@@ -403,7 +404,7 @@ def change(
             each.close()
 
 
-def _locked(files: Files, slot: Slot) -> bool:
+def _locked(files: Files, slot: LockFile) -> bool:
     try:
         files.flock(slot.fd, LOCK_EX | LOCK_NB)
     except BlockingIOError:

@@ -30,7 +30,7 @@ from ..core.owner import DEAD, INITIAL_PID_NAMESPACE
 from ..runtime import fork
 from ..runtime.process import here
 from .files import GUARD_APART, LOCK_UN, READ_ONLY
-from .judge import BEING_MOVED, SEEN, Evidence
+from .judge import BEING_MOVED, SEEN, LivenessJudge
 from .record import READ_SIZE, UNREADABLE, read
 from .record_handle import BorrowedRecord, RecordFile, created, look
 from .record_lock import TOO_LATE, RecordLock
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from ..core.grant import Grant, Held
     from ..core.owner import Owner
-    from .judge import Judged
+    from .judge import Judgement
 
 
 # ------------------------------------------------------------------------------------------------
@@ -71,7 +71,7 @@ class LinkLock(RecordLock):
     """The mechanism of one lock file of liblockfile's kind. Made once per Lock object."""
 
     kind = "link"
-    evidence = Evidence("link", SEEN, AGE, AGE)
+    evidence = LivenessJudge("link", SEEN, AGE, AGE)
     noun = home = "lock file"
 
     def __init__(self, *arguments: Any, strict: bool = False, **options: Any) -> None:
@@ -302,7 +302,7 @@ class LinkLock(RecordLock):
             if over is not None and answer is not over:
                 over.close()
 
-    def _take_over(self, ours: RecordFile, found: Judged) -> RecordFile | Held | None:
+    def _take_over(self, ours: RecordFile, found: Judgement) -> RecordFile | Held | None:
         if not ours.writable:
             refuse_read_only(self.files, self.path, self.path)
         guarded = self._guard(ours) if ours.writable else False
@@ -322,7 +322,7 @@ class LinkLock(RecordLock):
         ours.over = found
         return ours
 
-    def _adopt(self, ours: RecordFile, found: Judged) -> bool:
+    def _adopt(self, ours: RecordFile, found: Judgement) -> bool:
         """L3  Under its flock: write our record into the file. No name is touched."""
         if self._timed and not self._fine:
             aside, probe = self._write_aside()
@@ -448,7 +448,7 @@ class LinkLock(RecordLock):
         if not GUARD_APART and not ours.witness:
             self.files.flock(ours.fd, LOCK_UN)
 
-    def _look(self) -> Judged | None:
+    def _look(self) -> Judgement | None:
         try:
             fd = self.files.open(self.path, READ_ONLY)
         except FileNotFoundError:

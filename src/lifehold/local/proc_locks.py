@@ -196,7 +196,7 @@ class OpenFile:
         return self.link.endswith(GONE)
 
 
-class Survey:
+class OpenFileScan:
     """One look through the open files of processes, of which several things can be asked.
 
     `names`: the last parts of the paths in question, whose links are read first; `pids`: these

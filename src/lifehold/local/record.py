@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import json
     from typing import Any
 
-    from .ground import Place
+    from .ground import MountInfo
 else:
     json = fork.later("json", globals())
 
@@ -271,7 +271,7 @@ LIVE = frozenset({HELD, WAITING})  # a process stands behind it, or has died
 
 
 @value
-class Marker:
+class ParsedRecord:
     """A record as found.
 
     `state`: OURS, whole and of a known version; OLDER, another tool's, which names a process;
@@ -304,7 +304,7 @@ class Marker:
         return self.state == OLDER or self.ground in LOCAL
 
 
-def read(content: bytes) -> Marker:
+def read(content: bytes) -> ParsedRecord:
     """What is in the first bytes of a file that may be a lock."""
     body = content
     if not content.startswith(MAGIC):
@@ -321,7 +321,7 @@ def read(content: bytes) -> Marker:
         sane = type(given) in (float, int) and 0 < given <= LONGEST_TTL
         ttl = float(given) if sane else None
         if newer:
-            return Marker(FROM_NEWER, content, ttl=ttl)
+            return ParsedRecord(FROM_NEWER, content, ttl=ttl)
         whole = of_members(found)
         stage, after = found.get("state", HELD), found.get("after", "")
         kind = found.get("kind", "" if "state" in found else "kernel")
@@ -330,8 +330,8 @@ def read(content: bytes) -> Marker:
         if not texts or stage not in STAGES or (given is not None and not sane):
             raise ValueError("not as lifehold writes it")
     except (CorruptRecord, ValueError, KeyError, TypeError, RecursionError, OverflowError):
-        return Marker(FROM_NEWER if newer else UNREADABLE, content, token=_saved(line))
-    return Marker(
+        return ParsedRecord(FROM_NEWER if newer else UNREADABLE, content, token=_saved(line))
+    return ParsedRecord(
         CURRENT,
         content,
         kind,
@@ -356,36 +356,37 @@ def _saved(body: bytes) -> int | None:
     return found.token if found is not None else None
 
 
-def _older(content: bytes) -> Marker:
+def _older(content: bytes) -> ParsedRecord:
     """A bare number, alone or on the first of some lines; JSON with `pid`."""
     try:
         text = content.decode("ascii").strip()
     except ValueError:
-        return Marker(UNREADABLE, content)
+        return ParsedRecord(UNREADABLE, content)
     if text.startswith("{"):
         return _older_json(content, text)
     lines = text.split("\n")
     number = lines[0].strip()
     if not number.isdigit() or len(number) > 10 or len(content) >= SIZE:
-        return Marker(UNREADABLE, content)
+        return ParsedRecord(UNREADABLE, content)
     if not 0 < int(number) < 1 << 31:
-        return Marker(UNREADABLE, content)  # 0: liblockfile's word for a holder it does not name
+        # 0: liblockfile's word for a holder it does not name
+        return ParsedRecord(UNREADABLE, content)
     host = lines[1].strip() if len(lines) > 1 else None
-    return Marker(OLDER, content, "pid", Owner(int(number), host=host or None))
+    return ParsedRecord(OLDER, content, "pid", Owner(int(number), host=host or None))
 
 
-def _older_json(content: bytes, text: str) -> Marker:
+def _older_json(content: bytes, text: str) -> ParsedRecord:
     try:
         found = loads(text)
         pid, created = found.get("pid"), found.get("created")
         host = found.get("host", found.get("hostname"))
     except (ValueError, AttributeError, RecursionError):
-        return Marker(UNREADABLE, content)
+        return ParsedRecord(UNREADABLE, content)
     if type(pid) is not int or not 0 < pid < 1 << 31:
-        return Marker(UNREADABLE, content)
+        return ParsedRecord(UNREADABLE, content)
     since = float(created) if type(created) in (int, float) and 0 < created < 1e11 else None
     owner = Owner(pid, host=host if type(host) is str else None)
-    return Marker(OLDER, content, "json", owner, since)
+    return ParsedRecord(OLDER, content, "json", owner, since)
 
 
 def temporary(path: str, nonce: str) -> str:
@@ -422,7 +423,7 @@ FRONT = b'{"lifehold":%d,"kind":"%s","renewals":'
 LONGEST_AFTER = 53  # bytes of a nonce: 32 digits, a dash, a token
 
 
-class Text:
+class RecordTemplate:
     """All of a record but its numbers and its nonce. Made once for a thread, label and file system.
 
     `more`: members of a kind's own, as JSON, each after a comma.
@@ -436,7 +437,7 @@ class Text:
         kind: str,
         owner: Owner,
         ttl: float | None,
-        place: Place,
+        place: MountInfo,
         *,
         witness: bool,
         line: bytes = b"",
@@ -561,7 +562,7 @@ def given_back(content: bytes, kind: str) -> tuple[int, str] | None:
     return int(digits), f"{mark}-{int(digits)}"
 
 
-class Sheet:
+class WrittenRecord:
     """The record of one grant of numbered records or of a lock file, changed and written whole."""
 
     __slots__ = (
@@ -579,7 +580,7 @@ class Sheet:
 
     def __init__(
         self,
-        words: Text,
+        words: RecordTemplate,
         ino: int,
         token: int,
         stamp_us: int,

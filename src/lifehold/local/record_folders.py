@@ -14,7 +14,7 @@ import stat
 from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..runtime.process import here
 from .files import CREATE, READ_ONLY, READ_WRITE
-from .record import CURRENT, READ_SIZE, RELEASED, Sheet, Text, read
+from .record import CURRENT, READ_SIZE, RELEASED, RecordTemplate, WrittenRecord, read
 from .record_handle import RecordFile, opened_as
 from .refusals import DIGITS, is_number, make_folders, mixed_kinds, not_lockable
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .files import Files
-    from .ground import Place
+    from .ground import MountInfo
     from .handles import Descriptors
 
 FRONT = "owner-"  # and the nonce
@@ -44,7 +44,7 @@ def _is_named(name: str, front: str) -> bool:
     return name.startswith(front) and len(nonce) == NONCE and HEX.issuperset(nonce)
 
 
-class Entry(RecordFile):
+class FolderEntry(RecordFile):
     """The open record of one grant. `name`: in its folder; `exact`: see local/directory.py."""
 
     __slots__ = ("exact",)
@@ -56,9 +56,11 @@ class Entry(RecordFile):
         super().__init__(table, call, opened)
 
 
-def open_entry(table: Descriptors, folder: str, name: str, flags: int, mode: int = 0) -> Entry:
+def open_entry(
+    table: Descriptors, folder: str, name: str, flags: int, mode: int = 0
+) -> FolderEntry:
     """The entry of a folder that has this name. Raises OSError."""
-    entry = opened_as(Entry, table, f"{folder}/{name}", flags, mode)
+    entry = opened_as(FolderEntry, table, f"{folder}/{name}", flags, mode)
     entry.name = name
     return entry
 
@@ -119,7 +121,7 @@ def _no_folder(files: Files, path: str, mode: int) -> InvalidArgument | UnsafeGr
     )
 
 
-def prepare(table: Descriptors, path: str, mode: int, *, exactly: bool) -> tuple[str, Entry]:
+def prepare(table: Descriptors, path: str, mode: int, *, exactly: bool) -> tuple[str, FolderEntry]:
     """(a folder that nobody knows, with an entry in it; that entry). Raises OSError.
 
     FileNotFoundError: it was swept meanwhile.
@@ -269,7 +271,7 @@ def refuse_other_kind(files: Files, path: str, ours: str = "generation") -> None
 def begin_numbered(
     files: Files,
     path: str,
-    place: Place,
+    place: MountInfo,
     mode: int,
     nonce: str,
     mark: Callable[[Files, str], object],
@@ -306,12 +308,12 @@ def begin_numbered(
                 pass  # it is in its place
 
 
-def _write_first(files: Files, first: str, place: Place, mode: int, clock_us: int) -> None:
+def _write_first(files: Files, first: str, place: MountInfo, mode: int, clock_us: int) -> None:
     fd = files.open(first, READ_WRITE | CREATE, mode)
     try:
         found = files.fstat(fd)
-        words = Text("generation", here(), None, place, witness=False)
-        sheet = Sheet(words, found.st_ino, clock_us, clock_us)
+        words = RecordTemplate("generation", here(), None, place, witness=False)
+        sheet = WrittenRecord(words, found.st_ino, clock_us, clock_us)
         if mode & 0o077:
             files.fchmod(fd, mode)
         text = sheet.now(RELEASED)

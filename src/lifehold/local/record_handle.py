@@ -28,7 +28,7 @@ from .files import (
     READ_ONLY,
     READ_WRITE,
 )
-from .handles import CLOSED, Descriptors, Slot, key_of
+from .handles import CLOSED, Descriptors, LockFile, key_of
 from .record import READ_SIZE, temporary
 from .refusals import asked_again, make_folders, no_flock, not_lockable, refused
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from .files import Files
-    from .judge import Judged
+    from .judge import Judgement
 
     R = TypeVar("R", bound="RecordFile")
 
@@ -47,7 +47,7 @@ NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS)
 GONE = "its record was removed or replaced: others may be in"
 
 
-class RecordFile(Slot):
+class RecordFile(LockFile):
     """One open record.
 
     `let_go`: what gives the lock up when nobody has a handle of it, called before it is closed;
@@ -107,7 +107,7 @@ class RecordFile(Slot):
         self.fresh = self.granted = self.witness = False
         self.deadline: float | None = None
         self.untold: str | None = None
-        self.over: Judged | None = None
+        self.over: Judgement | None = None
         self.below: tuple[int, ...] = ()
         self.renewals = self.number = self.stamp_ns = 0
         self.text = self.sheet = None
@@ -237,7 +237,7 @@ class RecordFile(Slot):
 
     def shut(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close the descriptor, which frees the witness."""
-        Slot.close(self, _gate, _fork)
+        LockFile.close(self, _gate, _fork)
 
 
 def is_witnessed(files: Files, fd: int) -> bool | None:

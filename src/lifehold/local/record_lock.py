@@ -25,9 +25,9 @@ from . import takeover
 from .files import hand_back
 from .ground import SHARED, ground_of, is_far, place_at
 from .handles import RELEASED, TABLE, Descriptors, not_open, table_for
-from .judge import NO_HINT, RETRY, TOO_SLOW, Hint, refuse_other_ttl
+from .judge import NO_HINT, RETRY, TOO_SLOW, WaitHint, refuse_other_ttl
 from .kernel import made
-from .record import HELD, Sheet, Text
+from .record import HELD, RecordTemplate, WrittenRecord
 from .refusals import asked_again, needs_ttl, no_flock, refused
 
 TYPE_CHECKING = False
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from ..core.ports import Runtime
     from . import ground_probe
     from .files import Files
-    from .ground import Place
-    from .judge import Evidence, Judged
+    from .ground import MountInfo
+    from .judge import Judgement, LivenessJudge
     from .record_handle import BorrowedRecord, RecordFile
 else:
     ground_probe = fork.later("lifehold.local.ground_probe", globals())
@@ -51,10 +51,10 @@ else:
 TOO_LATE = "its ttl has passed without a renewal"
 
 
-class Moved(Exception):
+class OtherFileSystem(Exception):
     """A record of ours lies on another file system than the path did when we looked."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: MountInfo) -> None:
         super().__init__(place)
         self.place = place
 
@@ -68,18 +68,18 @@ class RecordLock:
     """
 
     path: str
-    _look: Callable[[], Judged | None]
+    _look: Callable[[], Judgement | None]
     _attempt: Callable[[], Grant | Held]
     _give_back: Callable[[Any], object]
     _more: Callable[[], str] = staticmethod(str)  # members of a kind's own, for its records
-    evidence: Evidence
+    evidence: LivenessJudge
     kind = ""
     exclusive = True
     leased = True
     noun, home = "record", "folder"  # what a grant leaves at its path, and where that lies
     dead_is_told = False  # to who was just refused: else it was held a moment ago
     safety = NEVER  # seconds between two looks of a waiter to whom no event comes
-    place: Place
+    place: MountInfo
     near: bool  # whether one kernel alone can mount it
     label: str
     mode: int
@@ -102,7 +102,7 @@ class RecordLock:
         mode: int | None = None,
         shared: bool = False,
         terms: Terms | None = None,
-        place: Place | None = None,
+        place: MountInfo | None = None,
     ) -> None:
         self._refuse(exclusive, record, cleanup)
         table = table_for(path, table, inside=self.kind not in ("soft", "link"))
@@ -112,7 +112,7 @@ class RecordLock:
         self._exactly = shared or mode is not None  # whatever the umask
         self.key = self.kind, path
         self._last = 0  # the greatest token this object was given
-        self._known: tuple[tuple[object, ...], Text] | None = None
+        self._known: tuple[tuple[object, ...], RecordTemplate] | None = None
         self._ready = self._sound = self._given = place is not None
         if place is not None:
             self.place, self.near = place, place.one_kernel
@@ -141,7 +141,7 @@ class RecordLock:
         for _ in range(2):
             try:
                 return act()
-            except Moved as moved:
+            except OtherFileSystem as moved:
                 self._stand_on(moved.place)
         return self._soon("its file system changes under it")
 
@@ -165,7 +165,7 @@ class RecordLock:
             self._stand_on(ground_of(self.path))
             self._ready = True
 
-    def _stand_on(self, place: Place) -> None:
+    def _stand_on(self, place: MountInfo) -> None:
         self.place, self.near, self._known = place, place.one_kernel, None
         self._sound = False
 
@@ -174,26 +174,26 @@ class RecordLock:
     ) -> None:
         """The first record of a ours, with its witness and its deadline. Nobody can see it yet.
 
-        L4  Its token is greater than `least`, and not behind the clock. Raises Moved.
+        L4  Its token is greater than `least`, and not behind the clock. Raises OtherFileSystem.
         """
         if not self._given and (place := place_at(ours)) != self.place:
-            raise Moved(place)
+            raise OtherFileSystem(place)
         witness = ours.witness = self._bear_witness(ours)
         if self.terms is not None:
             ours.deadline = self.terms.deadline(self.runtime.now())  # before it is sent (L8)
         ours.stamp_ns = now = self.files.clock_ns()
         token = next_token(least, self._last, now // 1000)
         text, us = self._words(witness), now // 1000
-        ours.sheet = Sheet(text, ours.ino, token, us, after=after, line=line, mark=mark)
+        ours.sheet = WrittenRecord(text, ours.ino, token, us, after=after, line=line, mark=mark)
         ours.write(ours.sheet.text, sync=not self.near)
 
-    def _words(self, witness: bool) -> Text:
+    def _words(self, witness: bool) -> RecordTemplate:
         """What every record of this thread has in common."""
         key, known = (get_ident(), fork.generation, witness), self._known
         if known is None or known[0] != key:  # another thread's, which may replace it meanwhile
             known = self._known = (
                 key,
-                Text(
+                RecordTemplate(
                     self.kind,
                     here(self.label),
                     self._ttl(),
@@ -244,18 +244,18 @@ class RecordLock:
 
     # ---- whoever stands in the way
 
-    def judged(self, at: str, seen: BorrowedRecord) -> Judged:
+    def judged(self, at: str, seen: BorrowedRecord) -> Judgement:
         """Who is there, whether it lives, and when time alone may change that."""
         return self.evidence.judged(at, seen, self.place, self.runtime.now)
 
-    def _weigh(self, at: str, seen: BorrowedRecord) -> Judged:
+    def _weigh(self, at: str, seen: BorrowedRecord) -> Judgement:
         """The same of what stands in the way."""
         found = self.judged(at, seen)
         if found.mixed:
             raise UnsafeGround(found.mixed, name=self.path)
         return found
 
-    def _held(self, found: Judged, beside: str = "") -> Held:
+    def _held(self, found: Judgement, beside: str = "") -> Held:
         """The answer to who came after that holder, with what a waiter has to look at.
 
         `beside`: where, while the end of its process is told anyway.
@@ -266,10 +266,10 @@ class RecordLock:
             there = process.look(pid)
             if not there.exists or there.is_zombie:  # a child of it holds on
                 pid = None
-        return Held(found.why, self.key, Hint(found.due, pid, "" if pid is None else beside))
+        return Held(found.why, self.key, WaitHint(found.due, pid, "" if pid is None else beside))
 
     def _soon(self, why: str) -> Held:  # where neither an event nor a lease may help
-        return Held(why, self.key, Hint(self.runtime.now() + RETRY))
+        return Held(why, self.key, WaitHint(self.runtime.now() + RETRY))
 
     def _guard(self, found: RecordFile) -> bool | None:
         """L3  Keep others from removing it. None: somebody else is about to. False: no locks."""
@@ -292,7 +292,7 @@ class RecordLock:
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until the record changes, its holder ends or its lease has run out, and try."""
-        hint: Hint = ask.slot or NO_HINT
+        hint: WaitHint = ask.slot or NO_HINT
         at, limit = hint.at or self.at, min(until, hint.due)
         if self.safety < NEVER:
             limit = min(limit, self.runtime.now() + self.safety)
@@ -414,7 +414,7 @@ class RecordLock:
         """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
         return takeover.by_order(self, reason, lambda why: takeover.remove(self, why))
 
-    def judged_of(self, found: RecordFile) -> Judged:
+    def judged_of(self, found: RecordFile) -> Judgement:
         """Who is there, as takeover.py asks."""
         return self.evidence.judged(self.path, found, self.place, self.runtime.now)
 

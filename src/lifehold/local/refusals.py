@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
-class Astray(OSError):
+class UntrustedPath(OSError):
     """L13  A path leads where root does not follow (local/anchored.py)."""
 
 
@@ -182,7 +182,7 @@ def refused(path: str, error: OSError, *, making: bool = False) -> LifeholdError
     """
     if not error.errno:
         raise error
-    if isinstance(error, Astray):
+    if isinstance(error, UntrustedPath):
         return UnsafeGround(f"{path!r}: {error.strerror}", name=path)
     said = "operation not supported (524)" if error.errno == ENOTSUPP else error.strerror
     text = f"{path!r}: {said or error}"

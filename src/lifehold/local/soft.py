@@ -45,14 +45,14 @@ from .judge import (
     BEING_MOVED,
     RETRY,
     TOO_SLOW,
-    Evidence,
-    Hint,
-    Judged,
+    Judgement,
+    LivenessJudge,
+    WaitHint,
     no_guard,
     refuse_other_ttl,
 )
 from .kernel import made
-from .record import OLDER, ROOM, Text, temporary
+from .record import OLDER, ROOM, RecordTemplate, temporary
 from .record_handle import GONE, RecordFile, blank, look
 from .record_lock import RecordLock
 from .refusals import another_users, needs_ttl, refuse_read_only, refused
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
 
     from ..core.owner import Owner
     from ..core.ports import Runtime
-    from .ground import Place
-    from .record import Marker
+    from .ground import MountInfo
+    from .record import ParsedRecord
 
 KIND = "soft"
-EVIDENCE = Evidence(KIND)
+EVIDENCE = LivenessJudge(KIND)
 STALE = 16  # how often the file server may say that what we look at is gone
 STRAYS = 100  # how often a path may change under our hands before we say so
 TICK = 0.02  # seconds: longer than any of the kernel's clock that stamps files
@@ -99,8 +99,8 @@ class SoftLock(RecordLock):
         path: str,
         runtime: Runtime,
         *,
-        place: Place | None = None,
-        evidence: Evidence = EVIDENCE,
+        place: MountInfo | None = None,
+        evidence: LivenessJudge = EVIDENCE,
         owner: Owner | None = None,
         **options: Any,
     ) -> None:
@@ -142,9 +142,9 @@ class SoftLock(RecordLock):
                     if error.errno != errno.ESTALE or n > STALE:
                         raise
                     continue
-                if isinstance(answer, Judged):
+                if isinstance(answer, Judgement):
                     near = found is not None and not found.fresh
-                    hint = Hint(answer.due, near_pid(answer.marker.owner, one_kernel=near))
+                    hint = WaitHint(answer.due, near_pid(answer.marker.owner, one_kernel=near))
                     return Held(answer.why, answer.key, hint), answer.due
                 if isinstance(answer, Held):
                     return answer, answer.hint.due
@@ -155,9 +155,9 @@ class SoftLock(RecordLock):
                 raise another_users(self.path) from error
             raise refused(self.path, error) from error
         due = self.runtime.now() + RETRY
-        return Held("it comes and goes too fast", hint=Hint(due)), due
+        return Held("it comes and goes too fast", hint=WaitHint(due)), due
 
-    def _contest(self, found: RecordFile) -> Grant | Held | Judged | None:
+    def _contest(self, found: RecordFile) -> Grant | Held | Judgement | None:
         """3. None: look again."""
         over = None
         try:
@@ -181,13 +181,13 @@ class SoftLock(RecordLock):
             if over is not None and not over.granted:
                 over.close()
 
-    def _take_over(self, dead: RecordFile, case: Judged) -> Grant | Held | Judged | None:
+    def _take_over(self, dead: RecordFile, case: Judgement) -> Grant | Held | Judgement | None:
         """4. None: look again."""
         if not dead.writable:
             refuse_read_only(self.files, self.path, self.path)
             return self._busy(case, "it may not be written")
         settle = self._in_place(dead, case.marker)
-        grant: Grant | Held | Judged | None
+        grant: Grant | Held | Judgement | None
         if settle is not None:
             grant = self._adopt(dead, case, settle)
         else:
@@ -196,18 +196,18 @@ class SoftLock(RecordLock):
             events.tell(events.TakenOver(self.path, grant.nonce, case.holder(), case.evidence))
         return grant
 
-    def _busy(self, case: Judged, why: str) -> Judged:
+    def _busy(self, case: Judgement, why: str) -> Judgement:
         return replace(case, why=why, due=self.runtime.now() + RETRY)
 
-    def _right(self, dead: RecordFile, case: Judged) -> Judged | bool:
+    def _right(self, dead: RecordFile, case: Judgement) -> Judgement | bool:
         """L3  Whether it may be replaced now. The path is last: few peers take a guard."""
         if not dead.guard():
             return self._busy(case, BEING_MOVED)
         return dead.read() == case.marker.content and dead.is_at(self.path)
 
     def _publish(
-        self, over: RecordFile | None = None, case: Judged | None = None
-    ) -> Grant | Held | Judged | None:
+        self, over: RecordFile | None = None, case: Judgement | None = None
+    ) -> Grant | Held | Judgement | None:
         """2; over a dead record: the end of 4. None: somebody else was faster.
 
         All is ready before the last look: between that and the step lie no calls but one rename(2).
@@ -287,14 +287,16 @@ class SoftLock(RecordLock):
             raise
         return ours
 
-    def _worded(self, ours: RecordFile, nonce: str, place: Place, witness: bool) -> bytes:
+    def _worded(self, ours: RecordFile, nonce: str, place: MountInfo, witness: bool) -> bytes:
         """The record of this grant, whose token is still to come."""
         key = (get_ident(), fork.generation, place, witness)
         known = self._known
         if known is None or known[0] != key:  # another thread's, which may replace it meanwhile
             owner = self._owner or here(self.label)
             line = b"%d\n" % owner.pid
-            text = Text(self.evidence.kind, owner, self._ttl(), place, witness=witness, line=line)
+            text = RecordTemplate(
+                self.evidence.kind, owner, self._ttl(), place, witness=witness, line=line
+            )
             known = self._known = key, text
         ours.text, ours.nonce = known[1], nonce
         stamp = self.files.clock_ns() // 1000
@@ -303,7 +305,7 @@ class SoftLock(RecordLock):
 
     # ---- a dead holder of another tool, whose own breakers may be under way
 
-    def _in_place(self, dead: RecordFile, marker: Marker) -> float | None:
+    def _in_place(self, dead: RecordFile, marker: ParsedRecord) -> float | None:
         """Seconds to settle after the record was written into the dead file; None: rename over it.
 
         PEERS tells for whose files. It must be nobody else's, under one name, and no longer than
@@ -316,7 +318,9 @@ class SoftLock(RecordLock):
             return None
         return PEERS.get((marker.kind, marker.owner is not None and marker.owner.host is not None))
 
-    def _adopt(self, dead: RecordFile, case: Judged, settle: float) -> Grant | Held | Judged | None:
+    def _adopt(
+        self, dead: RecordFile, case: Judgement, settle: float
+    ) -> Grant | Held | Judgement | None:
         """4, in place: no name is touched, so whoever else judged the file robs nobody by it."""
         try:
             witness = dead.bear_witness()
@@ -361,17 +365,17 @@ class SoftLock(RecordLock):
         ours.content = b""
         deadline = None if self.terms is None else self.terms.deadline(sent_at)
         if deadline is not None and (late := self.runtime.now()) >= deadline:
-            return Held(TOO_SLOW, ours.key, Hint(late))  # not granted: it is withdrawn
+            return Held(TOO_SLOW, ours.key, WaitHint(late))  # not granted: it is withdrawn
         ours.granted = True
         return made(Grant, (self.path, nonce, token, reason, now, ours.key, [ours], deadline))
 
-    def judged_of(self, found: RecordFile) -> Judged:
+    def judged_of(self, found: RecordFile) -> Judgement:
         """Who is there, whether it lives, and when time alone may change that."""
         place = self._place or place_at(found)
         found.fresh = not place.one_kernel
         return self.evidence.judged(self.path, found, place, self.runtime.now)
 
-    def _refuse_ground(self, found: RecordFile, place: Place) -> None:
+    def _refuse_ground(self, found: RecordFile, place: MountInfo) -> None:
         """L2  Without a ttl only where death can be proven; nowhere without a lock to guard by."""
         if self.terms is None:
             raise needs_ttl(self.path, KIND, place.kind)
@@ -419,7 +423,7 @@ class SoftLock(RecordLock):
     def _ended(self, ours: RecordFile) -> Lost | None:
         return self._give_back(ours)
 
-    def _look(self) -> Judged | None:
+    def _look(self) -> Judgement | None:
         found = look(self.table, self.path, write=False)
         if found is None:
             return None

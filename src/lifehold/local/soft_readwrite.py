@@ -37,7 +37,7 @@ from . import kernel_record
 from .files import READ_ONLY, hand_back
 from .ground import is_far
 from .handles import TABLE, Descriptors, table_for
-from .judge import RETRY, SEEN, TOO_SLOW, Evidence, Hint, Judged
+from .judge import RETRY, SEEN, TOO_SLOW, Judgement, LivenessJudge, WaitHint
 from .record_handle import look
 from .refusals import asked_again, make_folders, not_lockable, refused
 from .soft import SoftLock
@@ -76,7 +76,7 @@ FREE_FOR: dict[str, float] = {}
 MOST, LATER = 1024, 60.0  # of them at least are kept, and each for so many seconds
 
 
-class Turn:
+class EarlierReaders:
     """What a writer knows that has not claimed yet.
 
     `before`: the readers who asked before it; `at`: the marker of one that is to go first.
@@ -122,7 +122,7 @@ def generation(files: Any, path: str, far: bool = False) -> int | None:
     return token or None
 
 
-class Claim:
+class WaitingRecord:
     """A record that is kept while its owner waits.
 
     A writer's claim while readers are still in, the marker of a reader that waits for a writer.
@@ -143,7 +143,7 @@ class Claim:
         self.grant, self.renew_at = grant, now + self.terms.heartbeat
 
 
-EVIDENCE = Evidence(KIND)
+EVIDENCE = LivenessJudge(KIND)
 STRAYS = 100  # how often things may change under our hands before we say so
 
 
@@ -172,7 +172,7 @@ class SoftReadWrite:
         table: Descriptors = TABLE,
         mode: int | None = None,
         shared: bool = False,
-        evidence: Evidence = EVIDENCE,
+        evidence: LivenessJudge = EVIDENCE,
         **more: Any,
     ) -> None:
         table = table_for(path, table, inside=True)
@@ -242,7 +242,7 @@ class SoftReadWrite:
         self.claim._known, self.claim._guards = marker._known, marker._guards  # spares work
         return answer if isinstance(answer, Grant) else None
 
-    def _writer(self, *, fresh: bool = False) -> Judged | None:
+    def _writer(self, *, fresh: bool = False) -> Judgement | None:
         """Who has claimed; None for nobody who lives. `fresh`: as a file server has it now."""
         for _ in range(STRAYS):
             found = look(self.table, self.path, fresh=fresh)
@@ -448,13 +448,13 @@ class SoftReadWrite:
         """Sleep until something happens, or a lease runs out; then one try."""
         if ask.slot is None:
             ask.slot = self._guarded(self._begun)
-        slot: Claim | Turn = ask.slot
-        due = min(until, slot.due, slot.renew_at if isinstance(slot, Claim) else NEVER)
+        slot: WaitingRecord | EarlierReaders = ask.slot
+        due = min(until, slot.due, slot.renew_at if isinstance(slot, WaitingRecord) else NEVER)
         if self.safety < NEVER:
             due = min(due, self.runtime.now() + self.safety)
         try:
             await self.runtime.changed(ask, slot.at or self.path, due, blind=self._blind())
-            if isinstance(slot, Turn):
+            if isinstance(slot, EarlierReaders):
                 answer = self._claims(ask, slot)
             elif not await self._kept(slot):
                 self._abandon(ask)
@@ -468,17 +468,17 @@ class SoftReadWrite:
             self._abandon(ask)
         return answer
 
-    def _begun(self, at: str) -> Claim | Turn:
+    def _begun(self, at: str) -> WaitingRecord | EarlierReaders:
         """A reader asks; a writer looks who has asked before."""
         if self.exclusive:
-            return Turn(self._asking(at))
+            return EarlierReaders(self._asking(at))
         for _ in range(STRAYS):  # over NFS: posted, and it looks as if it were not
             asks = self._posted(at, ASKS)
             if asks is not None:
-                return Claim(asks, self.terms, self.runtime.now())
+                return WaitingRecord(asks, self.terms, self.runtime.now())
         raise OSError(errno.ESTALE, "the folder of the markers is taken away again and again")
 
-    def _reads(self, ask: Ask, asks: Claim) -> Grant | Held:
+    def _reads(self, ask: Ask, asks: WaitingRecord) -> Grant | Held:
         answer: Grant | Held
         answer, asks.due = self._guarded(self._read)
         if isinstance(answer, Grant):
@@ -490,7 +490,7 @@ class SoftReadWrite:
                 raise
             if self._late(answer):  # L8  that was a look at the storage too
                 self.drop(answer)
-                return Held(TOO_SLOW, self.key, Hint(self.runtime.now()))
+                return Held(TOO_SLOW, self.key, WaitHint(self.runtime.now()))
         return answer
 
     def _asking(self, at: str) -> frozenset[str]:
@@ -522,7 +522,7 @@ class SoftReadWrite:
                     FREE_FOR.pop(path, None)
         return FREE_FOR.setdefault(f"{self.folder}/{name}", now)
 
-    def _claims(self, ask: Ask, turn: Turn) -> Grant | Held:
+    def _claims(self, ask: Ask, turn: EarlierReaders) -> Grant | Held:
         """A writer that has not claimed yet."""
         first = self._guarded(lambda at: self._courtesy(at, turn.before)) if turn.before else None
         if first is not None:
@@ -533,10 +533,10 @@ class SoftReadWrite:
         answer, turn.due = self._guarded(lambda _: self._claim())
         if not isinstance(answer, Grant):
             return answer
-        ask.slot = claim = Claim(answer, self.terms, self.runtime.now())
+        ask.slot = claim = WaitingRecord(answer, self.terms, self.runtime.now())
         return self._writes(ask, claim)
 
-    def _writes(self, ask: Ask, claim: Claim) -> Grant | Held:
+    def _writes(self, ask: Ask, claim: WaitingRecord) -> Grant | Held:
         """A writer that has."""
         reader = self._guarded(self._reader)
         if reader is not None:
@@ -546,7 +546,7 @@ class SoftReadWrite:
             return claim.grant
         return Held(READERS_IN, self.key)
 
-    async def _kept(self, claim: Claim) -> bool:
+    async def _kept(self, claim: WaitingRecord) -> bool:
         """Renew it when it is time; whether it still stands (L8)."""
         now = self.runtime.now()
         if now < claim.renew_at:
@@ -560,7 +560,7 @@ class SoftReadWrite:
     def _abandon(self, ask: Ask) -> None:
         """L6  Nobody waits behind it any more: a claim that stood would keep readers out."""
         posted, ask.slot = ask.slot, None
-        if isinstance(posted, Claim) and posted.grant.handle:
+        if isinstance(posted, WaitingRecord) and posted.grant.handle:
             self.drop(posted.grant)
 
     def _blind(self) -> bool:

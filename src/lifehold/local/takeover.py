@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from ..core.grant import Holder
     from .handles import Descriptors
-    from .judge import Judged
+    from .judge import Judgement
     from .record_handle import RecordFile
 else:
     json = fork.later("json", globals())
@@ -106,7 +106,7 @@ def remove(lock: Any, reason: str) -> Holder | bool:
     if found is None:
         return True
     try:
-        case: Judged = lock.judged_of(found)
+        case: Judgement = lock.judged_of(found)
         if case.mixed:
             raise UnsafeGround(case.mixed, name=lock.path)
         if not found.guard() or not found.is_at(lock.path):

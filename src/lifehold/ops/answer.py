@@ -7,7 +7,7 @@ from ..core.value import value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Holder
-    from ..local.kernel_holders import Waiting
+    from ..local.kernel_holders import KernelWaiter
 
 HELD, FREE, SUSPECT, STALE = "held", "free", "suspect", "stale"
 
@@ -34,7 +34,7 @@ class Answer:
     note: str = ""
     kind: str = "flock"
     others: tuple[Holder, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
+    waiting: tuple[KernelWaiter, ...] = ()
     removed: tuple[Holder, ...] = ()
     family: str = ""
     remedy: tuple[str, ...] = ()

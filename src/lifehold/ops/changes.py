@@ -34,7 +34,7 @@ class Changes:
     def __init__(self) -> None:
         self._told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._watches: dict[str, watch_thread.Watch] = {}
+        self._watches: dict[str, watch_thread.PathWatch] = {}
         self._table = whole_table()
 
     @property

@@ -18,13 +18,13 @@ from ..core.errors import InvalidArgument, SystemRefused
 from ..core.mask import printable
 from ..core.value import value
 from ..local.files import CREATE, HOST, LOCK_EX, LOCK_NB, READ_WRITE
-from ..local.ground import Place, mount_of
+from ..local.ground import MountInfo, mount_of
 from ..local.ground_probe import (
     NOT_TRIED,
     PROVEN,
     REFUTED,
     UNPROVEN,
-    Finding,
+    ProbeResult,
     other_process,
     probe,
     room_in,
@@ -68,9 +68,9 @@ class FolderReport:
     """What is known of a folder. `advice`: what to do; `kind`: the one to use, "" for none."""
 
     folder: str
-    place: Place
+    place: MountInfo
     verdict: str
-    findings: tuple[Finding, ...]
+    findings: tuple[ProbeResult, ...]
     kinds: tuple[Kind, ...]
     kind: str
     advice: str
@@ -95,7 +95,7 @@ def examine(folder: str, *, peer: str = "") -> FolderReport:
     except SystemRefused:  # of the peer
         raise
     except OSError as error:
-        found = [Finding("writing", REFUTED, f"nothing can be made here: {error.strerror}")]
+        found = [ProbeResult("writing", REFUTED, f"nothing can be made here: {error.strerror}")]
     kinds = tuple(_kind(name, found, place) for name in KINDS)
     automatic = registry.choose(f"{folder.rstrip('/')}/lock", None)[0]
     best = _best(kinds, "kernel" if place.one_kernel else registry.ON_A_FILE_SERVER)
@@ -116,7 +116,7 @@ def _best(kinds: tuple[Kind, ...], first: str) -> Kind | None:
     return able[0] if able else None
 
 
-def _kind(name: str, found: list[Finding], place: Place) -> Kind:
+def _kind(name: str, found: list[ProbeResult], place: MountInfo) -> Kind:
     needs, words = KINDS[name]
     verdicts = {each.what: each for each in found}
     missing = [each for each in needs if each not in verdicts]
@@ -138,7 +138,7 @@ ORDER = (PROVEN, "good", "warning", "not tried", UNPROVEN, REFUTED)
 
 
 def _advice(
-    best: Kind | None, automatic: str, peer: str, found: list[Finding], rights: Finding
+    best: Kind | None, automatic: str, peer: str, found: list[ProbeResult], rights: ProbeResult
 ) -> str:
     if best is None:
         return "no lock can stand here: use a folder on another file system, or a server"
@@ -207,7 +207,7 @@ for line in sys.stdin:
 """
 
 
-def ask(folder: str, peer: str) -> list[Finding]:
+def ask(folder: str, peer: str) -> list[ProbeResult]:
     """What was found for each of BOTH. Raises SystemRefused when the peer cannot be asked."""
     host = peer.removeprefix("ssh:")
     quoted = "'" + SCRIPT.replace("'", "'\"'\"'") + "'"
@@ -240,7 +240,7 @@ def ask(folder: str, peer: str) -> list[Finding]:
             why = (
                 f"{host} does not see what is made in {folder!r} here: mount the same folder there"
             )
-            return [Finding(PEER, NOT_TRIED, why)]
+            return [ProbeResult(PEER, NOT_TRIED, why)]
         return [_one(what, f"{room}/{what.replace(' ', '-')}", host, other) for what in BOTH]
     finally:
         _end(other)
@@ -296,25 +296,25 @@ def _told(other: subprocess.Popen[str], what: str, path: str) -> bool:
     return said.startswith("got")
 
 
-def _one(what: str, path: str, host: str, other: subprocess.Popen[str]) -> Finding:
+def _one(what: str, path: str, host: str, other: subprocess.Popen[str]) -> ProbeResult:
     """Held here, tried there; let go here, taken there, tried here."""
     try:
         release = TAKE[what](path)
     except OSError as error:
-        return Finding(what, REFUTED, f"refused: {error.strerror}")
+        return ProbeResult(what, REFUTED, f"refused: {error.strerror}")
     try:
         if _told(other, what, path):
-            return Finding(what, REFUTED, f"{host} got it while it was held here")
+            return ProbeResult(what, REFUTED, f"{host} got it while it was held here")
     finally:
         release()
     if not _told(other, what, path):
-        return Finding(what, UNPROVEN, f"{host} did not get it after it was free here")
+        return ProbeResult(what, UNPROVEN, f"{host} did not get it after it was free here")
     try:
         TAKE[what](path)()
     except OSError:
         _told(other, "release", path)
-        return Finding(what, PROVEN, f"tried between this host and {host}, both ways")
-    return Finding(what, REFUTED, f"we got it while {host} had it")
+        return ProbeResult(what, PROVEN, f"tried between this host and {host}, both ways")
+    return ProbeResult(what, REFUTED, f"we got it while {host} had it")
 
 
 def _file_lock(call: Callable[[int], object]) -> Callable[[str], Callable[[], None]]:
@@ -382,7 +382,7 @@ TAKE: dict[str, Callable[[str], Callable[[], None]]] = {
 }
 
 
-def joined(found: list[Finding], asked: list[Finding]) -> list[Finding]:
+def joined(found: list[ProbeResult], asked: list[ProbeResult]) -> list[ProbeResult]:
     """What was found by both hosts counts for what was found by one, unless that was a fault."""
     by_both = {each.what: each for each in asked}
     return [each if each.verdict == REFUTED else by_both.get(each.what, each) for each in found] + [
@@ -416,7 +416,7 @@ except OSError:
 """
 
 
-def tried(folder: str, place: Place) -> list[Finding]:
+def tried(folder: str, place: MountInfo) -> list[ProbeResult]:
     """What was found in `folder`, which can be written to. Raises OSError when it cannot."""
     with room_in(folder, "doctor") as room:
         tries: tuple[tuple[str, Callable[[str], str]], ...] = (
@@ -428,22 +428,22 @@ def tried(folder: str, place: Place) -> list[Finding]:
         return [_one_try(what, try_it, room, place) for what, try_it in tries]
 
 
-def _one_try(what: str, try_it: Callable[[str], str], room: str, place: Place) -> Finding:
+def _one_try(what: str, try_it: Callable[[str], str], room: str, place: MountInfo) -> ProbeResult:
     try:
         fault = try_it(room)
     except OSError as error:
         fault = f"refused: {error.strerror}"
     if fault.startswith("?"):
-        return Finding(what, NOT_TRIED, fault[1:])
+        return ProbeResult(what, NOT_TRIED, fault[1:])
     if fault:
-        return Finding(what, REFUTED, fault)
+        return ProbeResult(what, REFUTED, fault)
     if what == "inotify" and place.far:
-        return Finding(
+        return ProbeResult(
             what, UNPROVEN, "it tells of this host's changes; of other hosts' it may not"
         )
     if place.one_kernel:
-        return Finding(what, PROVEN, "tried here")
-    return Finding(what, UNPROVEN, "no fault was seen from this host alone")
+        return ProbeResult(what, PROVEN, "tried here")
+    return ProbeResult(what, UNPROVEN, "no fault was seen from this host alone")
 
 
 def _locked(room: str, kind: str, take: Callable[[int], object]) -> str:
@@ -496,27 +496,27 @@ def _inotify(room: str) -> str:
         watch.close()
 
 
-def looked_at(folder: str, options: str) -> list[Finding]:
+def looked_at(folder: str, options: str) -> list[ProbeResult]:
     """The folder's rights, this process's umask, room, and how it is mounted."""
     mode = os.stat(folder).st_mode
     return [_rights(folder, mode), _umask(), _room(folder), _mount(options)]
 
 
-def _rights(folder: str, mode: int) -> Finding:
+def _rights(folder: str, mode: int) -> ProbeResult:
     shown = f"{stat.S_IMODE(mode):04o}"
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         why = f"{shown}: every user can remove your lock files, and take the lock anew: chmod +t"
-        return Finding("rights", REFUTED, why)
+        return ProbeResult("rights", REFUTED, why)
     if mode & stat.S_IWOTH:
         why = f"{shown}, sticky: others cannot remove your files, but can make theirs before you do"
-        return Finding("rights", WARN, why)
+        return ProbeResult("rights", WARN, why)
     if mode & stat.S_IWGRP:
         why = f"{shown}: every member of its group can remove your lock files"
-        return Finding("rights", WARN, why)
-    return Finding("rights", GOOD, f"{shown}: only its owner adds and removes files")
+        return ProbeResult("rights", WARN, why)
+    return ProbeResult("rights", GOOD, f"{shown}: only its owner adds and removes files")
 
 
-def _umask() -> Finding:
+def _umask() -> ProbeResult:
     known = None
     try:
         with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
@@ -524,33 +524,37 @@ def _umask() -> Finding:
     except OSError:
         pass
     if known is None:
-        return Finding("umask", NOT_TRIED, "it cannot be read here")
+        return ProbeResult("umask", NOT_TRIED, "it cannot be read here")
     mask = int(known, 8)
     if mask & 0o022 != 0o022:
-        return Finding("umask", WARN, f"{known}: others may write into files that you make")
+        return ProbeResult("umask", WARN, f"{known}: others may write into files that you make")
     if mask & 0o004:  # flock(2) asks for an open file, whatever it is open for
         why = f"{known}: other users can neither lock the files that you make nor read them"
-        return Finding("umask", WARN, f"{why}; with shared=True they can")
+        return ProbeResult("umask", WARN, f"{why}; with shared=True they can")
     why = f"{known}: other users can lock the files that you make, since they can read them"
-    return Finding("umask", GOOD, f"{why}; with shared=True they leave a record and get a token")
+    return ProbeResult(
+        "umask", GOOD, f"{why}; with shared=True they leave a record and get a token"
+    )
 
 
-def _room(folder: str) -> Finding:
+def _room(folder: str) -> ProbeResult:
     found = os.statvfs(folder)
     room = found.f_bavail * found.f_frsize
     shown = f"{room >> 20:,} MiB and {found.f_favail:,} files are free"
     if room < FREE or (found.f_files and found.f_favail < INODES):
         why = f"{shown}: on a full disk kernel locks still exclude, records cannot be written"
-        return Finding("room", WARN, why)
-    return Finding("room", GOOD, shown)
+        return ProbeResult("room", WARN, why)
+    return ProbeResult("room", GOOD, shown)
 
 
-def _mount(options: str) -> Finding:
+def _mount(options: str) -> ProbeResult:
     words = set(options.split(","))
     if "ro" in words:
-        return Finding("mount", REFUTED, f"{options}: read-only, nothing can be locked by a file")
+        return ProbeResult(
+            "mount", REFUTED, f"{options}: read-only, nothing can be locked by a file"
+        )
     if "nolock" in words or any(
         word.startswith("local_lock=") and word != "local_lock=none" for word in words
     ):
-        return Finding("mount", REFUTED, f"{options}: locks stay on this host, others see none")
-    return Finding("mount", GOOD, options or "unknown")
+        return ProbeResult("mount", REFUTED, f"{options}: locks stay on this host, others see none")
+    return ProbeResult("mount", GOOD, options or "unknown")

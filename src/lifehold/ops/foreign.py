@@ -15,14 +15,14 @@ from ..core.owner import ALIVE, INITIAL_PID_NAMESPACE
 from ..core.value import replace
 from ..local import record
 from ..local.files import HOST, READ_ONLY
-from ..local.kernel_holders import WITNESS, Look, Waiting, queue_in
+from ..local.kernel_holders import WITNESS, HolderLook, KernelWaiter, queue_in
 from ..local.proc_locks import (
     OFD,
     POSIX,
     KernelLine,
     Key,
     OpenFile,
-    Survey,
+    OpenFileScan,
     by_file,
     lines_of,
     whole_table,
@@ -55,13 +55,13 @@ class ForeignFiles:
         self._inodes: frozenset[int] | None = None
         self._ours: frozenset[int] | None = None
         self._eyes: Processes | None = None
-        self._all: Survey | None = None
-        self._of: dict[int, Survey] = {}
+        self._all: OpenFileScan | None = None
+        self._of: dict[int, OpenFileScan] = {}
 
     @property
-    def survey(self) -> Survey:
+    def survey(self) -> OpenFileScan:
         if self._all is None:
-            self._all = Survey(self._names, patience=PATIENCE)
+            self._all = OpenFileScan(self._names, patience=PATIENCE)
         return self._all
 
     @property
@@ -95,12 +95,12 @@ class ForeignFiles:
             self._eyes = Processes()
         return self._eyes
 
-    def of(self, pid: int) -> Survey:
+    def of(self, pid: int) -> OpenFileScan:
         """The open files of one process; of all of them for 0."""
         if pid == 0:
             return self.survey
         if pid not in self._of:
-            self._of[pid] = Survey(self._names, [pid])
+            self._of[pid] = OpenFileScan(self._names, [pid])
         return self._of[pid]
 
     def lines(self, key: Key) -> list[KernelLine] | None:
@@ -153,7 +153,7 @@ def inode_of(path: str) -> int:
         return 0
 
 
-def fcntl_holders(seen: Look, files: ForeignFiles) -> list[tuple[str, Holder]]:
+def fcntl_holders(seen: HolderLook, files: ForeignFiles) -> list[tuple[str, Holder]]:
     """Who holds byte-range locks on the file, each with its kind, "fcntl" or "ofd"."""
     found: dict[int, tuple[str, Holder]] = {}
     for line in seen.setters(POSIX):
@@ -167,7 +167,9 @@ def fcntl_holders(seen: Look, files: ForeignFiles) -> list[tuple[str, Holder]]:
     return [*found.values(), *(_ofd(seen, lines, files) if lines else ())]
 
 
-def _ofd(seen: Look, lines: list[KernelLine], files: ForeignFiles) -> list[tuple[str, Holder]]:
+def _ofd(
+    seen: HolderLook, lines: list[KernelLine], files: ForeignFiles
+) -> list[tuple[str, Holder]]:
     files.forget()  # it may be older than the lock
     lock = _words(seen, "OFD lock", lines[0])
     found = files.survey.holding(seen.key, OFD)
@@ -196,14 +198,14 @@ def _ofd(seen: Look, lines: list[KernelLine], files: ForeignFiles) -> list[tuple
     return [("ofd", holder) for holder in holders]
 
 
-def _words(seen: Look, what: str, line: KernelLine) -> str:
+def _words(seen: HolderLook, what: str, line: KernelLine) -> str:
     last = "the end" if line.end == "EOF" else line.end
     whole = (line.start, line.end) == ("0", "EOF")
     span = "" if whole else f" on bytes {line.start} to {last}"
     return f"{seen.path} ({what}{span}, {seen.place.words})"
 
 
-def queue(seen: Look, files: ForeignFiles) -> tuple[Waiting, ...]:
+def queue(seen: HolderLook, files: ForeignFiles) -> tuple[KernelWaiter, ...]:
     """Everybody who waits for a lock of any kind on the file."""
     lines = seen.lines or []
     places: dict[int, int] = {}
@@ -214,7 +216,7 @@ def queue(seen: Look, files: ForeignFiles) -> tuple[Waiting, ...]:
     others = [line for line in lines if line.waiting and line.kind in (POSIX, OFD)]
     return (
         *queue_in(lines, places),
-        *(Waiting(line.pid, line.exclusive, line.kind) for line in others if not line.place),
+        *(KernelWaiter(line.pid, line.exclusive, line.kind) for line in others if not line.place),
     )
 
 

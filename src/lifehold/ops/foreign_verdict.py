@@ -16,10 +16,10 @@ import os
 import stat
 
 from ..core.grant import Holder
-from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, Owner, Verdict, judge
+from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, LifeVerdict, Owner, judge
 from ..core.value import replace, value
 from ..local.files import HOST, READ_ONLY
-from ..local.ground import Place, ground_of
+from ..local.ground import MountInfo, ground_of
 from ..local.proc_locks import KERNEL_THREAD, key_of, lines_of, processes, stat_fields
 from ..runtime import process
 
@@ -53,28 +53,30 @@ def judged(sight: Sight, family: Family, claim: Claim, eyes: Processes) -> Holde
     return replace(holder, alive=verdict.state, evidence=verdict.evidence)
 
 
-def _verdict(sight: Sight, claim: Claim, eyes: Processes) -> tuple[Verdict, int | None]:
+def _verdict(sight: Sight, claim: Claim, eyes: Processes) -> tuple[LifeVerdict, int | None]:
     """The verdict, and the process that is the holder, where it is found."""
     if claim.witness and (told := _by_witness(sight, claim)) is not None:
         return told
     if claim.pid is not None:
         return _by_number(sight, claim, eyes)
     if sight.is_file and (pids := eyes.having_open(sight.path)):
-        return Verdict(ALIVE, f"process {pids[0]} has the file open"), pids[0]
+        return LifeVerdict(ALIVE, f"process {pids[0]} has the file open"), pids[0]
     if claim.works_in and (pids := _at_work(claim, eyes)):
         pid = pids[0]
-        return Verdict(ALIVE, f"process {pid} ({program_of(pid)}) works in {claim.works_in}"), pid
+        return LifeVerdict(
+            ALIVE, f"process {pid} ({program_of(pid)}) works in {claim.works_in}"
+        ), pid
     return _unnamed(sight, claim, eyes), None
 
 
-def _unnamed(sight: Sight, claim: Claim, eyes: Processes) -> Verdict:
+def _unnamed(sight: Sight, claim: Claim, eyes: Processes) -> LifeVerdict:
     """What names no process of this machine."""
     if claim.host is not None and not is_here(claim.host):
-        return Verdict(UNKNOWN, f"it names the host {claim.host}, and no process")
+        return LifeVerdict(UNKNOWN, f"it names the host {claim.host}, and no process")
     if not sight.place.one_kernel:
-        return Verdict(UNKNOWN, "a shared file system, and it names no process")
+        return LifeVerdict(UNKNOWN, "a shared file system, and it names no process")
     if claim.keeps_open and not _open_somewhere(sight):
-        return Verdict(
+        return LifeVerdict(
             DEAD, "its holder keeps it open, and the kernel says that nobody has it open"
         )
     hidden = eyes.hidden(claim.programs)
@@ -83,8 +85,10 @@ def _unnamed(sight: Sight, claim: Claim, eyes: Processes) -> Verdict:
     if not process.sees_all_processes():
         unseen += "; not all processes can be seen from here"
     if claim.keeps_open:
-        return Verdict(UNKNOWN, f"it names no process, and none is seen that has it open{unseen}")
-    return Verdict(UNKNOWN, f"it names no process, and {_at_large(claim, eyes)}{unseen}")
+        return LifeVerdict(
+            UNKNOWN, f"it names no process, and none is seen that has it open{unseen}"
+        )
+    return LifeVerdict(UNKNOWN, f"it names no process, and {_at_large(claim, eyes)}{unseen}")
 
 
 def _at_work(claim: Claim, eyes: Processes) -> list[int]:
@@ -116,7 +120,7 @@ def _open_somewhere(sight: Sight) -> bool:
             os.close(fd)
 
 
-def _by_witness(sight: Sight, claim: Claim) -> tuple[Verdict, int | None] | None:
+def _by_witness(sight: Sight, claim: Claim) -> tuple[LifeVerdict, int | None] | None:
     """By the kernel lock on the file that the holder locks too; None where that says nothing."""
     try:
         fd = os.open(claim.witness, READ_ONLY)
@@ -134,17 +138,19 @@ def _by_witness(sight: Sight, claim: Claim) -> tuple[Verdict, int | None] | None
     held = [line for line in lines if not line.waiting]
     if held:
         pid = held[0].pid if held[0].pid > 0 and process.look(held[0].pid).exists else None
-        return Verdict(ALIVE, f"kernel witness: {name} is locked"), pid
+        return LifeVerdict(ALIVE, f"kernel witness: {name} is locked"), pid
     if sight.place.one_kernel and process.namespace("pid") == INITIAL_PID_NAMESPACE:
-        return Verdict(DEAD, f"its kernel witness is free: nobody locks {name}"), None
-    return Verdict(UNKNOWN, f"no lock is seen on {name}, but not all can be seen from here"), None
+        return LifeVerdict(DEAD, f"its kernel witness is free: nobody locks {name}"), None
+    return LifeVerdict(
+        UNKNOWN, f"no lock is seen on {name}, but not all can be seen from here"
+    ), None
 
 
-def _by_number(sight: Sight, claim: Claim, eyes: Processes) -> tuple[Verdict, int | None]:
+def _by_number(sight: Sight, claim: Claim, eyes: Processes) -> tuple[LifeVerdict, int | None]:
     pid, place = claim.pid, sight.place
     assert pid is not None
     if claim.host is not None and not is_here(claim.host):
-        return Verdict(UNKNOWN, f"it names process {pid} of another host, {claim.host}"), None
+        return LifeVerdict(UNKNOWN, f"it names process {pid} of another host, {claim.host}"), None
     # One look at all processes serves all locks that are asked for together.
     ground = replace(
         process.ground(place.one_kernel, None),
@@ -167,19 +173,21 @@ def _by_number(sight: Sight, claim: Claim, eyes: Processes) -> tuple[Verdict, in
         others = [] if by_boot else eyes.called(pid)
         if claim.works_in and (pids := _at_work(claim, eyes)):
             words = f"process {pid} is gone, and process {pids[0]} still works in {claim.works_in}"
-            return Verdict(ALIVE, words), pids[0]
+            return LifeVerdict(ALIVE, words), pids[0]
         if claim.works_in and eyes.hidden(claim.programs):
-            return Verdict(UNKNOWN, f"{verdict.evidence}, but its children may not be seen"), None
+            return LifeVerdict(
+                UNKNOWN, f"{verdict.evidence}, but its children may not be seen"
+            ), None
         if others:
             words = f"process {others[0]} is called {pid} in its own PID namespace: it may be meant"
-            return Verdict(UNKNOWN, words), None
+            return LifeVerdict(UNKNOWN, words), None
         return verdict, None
     return _still_there(sight, claim, eyes, verdict)
 
 
 def _still_there(
-    sight: Sight, claim: Claim, eyes: Processes, verdict: Verdict
-) -> tuple[Verdict, int | None]:
+    sight: Sight, claim: Claim, eyes: Processes, verdict: LifeVerdict
+) -> tuple[LifeVerdict, int | None]:
     """Some process has the number, or not all can be seen."""
     pid = claim.pid
     assert pid is not None
@@ -190,27 +198,27 @@ def _still_there(
         ]
         if foreign and others:
             words = f"process {others[0]} is process {pid} of that PID namespace, and runs"
-            return Verdict(ALIVE, words), others[0]
+            return LifeVerdict(ALIVE, words), others[0]
         return verdict, None
     seen, began = process.look(pid), process.started_at(pid)
     if not seen.exists or seen.is_zombie or seen.is_thread or began is None:
         return verdict, None
     if claim.created is not None:
         if abs(began - claim.created) <= SLACK:
-            return Verdict(ALIVE, f"process {pid} runs, begun when the lock says"), pid
-        return Verdict(UNKNOWN, f"process {pid} began at another time than the lock says"), None
+            return LifeVerdict(ALIVE, f"process {pid} runs, begun when the lock says"), pid
+        return LifeVerdict(UNKNOWN, f"process {pid} began at another time than the lock says"), None
     program = program_of(pid)
     if claim.programs and not is_one_of(program, claim.programs):
         words = (
             f"process {pid} is {program or 'another program'}: the number was given on, it seems"
         )
-        return Verdict(UNKNOWN, words), None
+        return LifeVerdict(UNKNOWN, words), None
     if began >= sight.found.st_mtime + SLACK:
         words = f"process {pid} is younger than the file: the number was probably given on"
-        return Verdict(UNKNOWN, words), None
+        return LifeVerdict(UNKNOWN, words), None
     if not process.sees_all_processes() and not claim.programs:
         return verdict, None
-    return Verdict(ALIVE, f"process {pid} runs since before the file was written"), pid
+    return LifeVerdict(ALIVE, f"process {pid} runs since before the file was written"), pid
 
 
 def is_here(host: str) -> bool:
@@ -248,12 +256,12 @@ class Sight:
         self.path, self.fd = path, fd
         self.found = os.lstat(path) if found is None else found
         self.folder, self.name = os.path.split(path.rstrip("/"))
-        self._place: Place | None = None
+        self._place: MountInfo | None = None
         self._content: bytes | None = None
         self._names: list[str] | None = None
 
     @property
-    def place(self) -> Place:
+    def place(self) -> MountInfo:
         if self._place is None:
             self._place = ground_of(self.folder or "/")
         return self._place

@@ -17,7 +17,7 @@ from ..core.owner import ALIVE, DEAD
 from ..core.value import value
 from ..local import identify, kernel_holders, lock_names
 from ..local.files import HOST
-from ..local.proc_locks import FLOCK, Survey
+from ..local.proc_locks import FLOCK, OpenFileScan
 from ..runtime import clock, fork, process
 
 TYPE_CHECKING = False
@@ -131,4 +131,4 @@ def _held_by_an_ancestor(path: str) -> bool:
         pids.append(pid)
         pid = process.parent_of(pid)
     key = kernel_holders.look_at(HOST, path).key
-    return bool(Survey([os.path.basename(path)], pids).holding(key, FLOCK))
+    return bool(OpenFileScan([os.path.basename(path)], pids).holding(key, FLOCK))

@@ -19,8 +19,8 @@ from ..core.value import value
 from ..local import kernel_semaphore, lock_names, record, record_folders
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import mount_points, place_of_path
-from ..local.kernel_holders import WITNESS, Waiting, queue_in
-from ..local.proc_locks import FLOCK, GONE, OFD, POSIX, OpenFile, Survey, by_file, key_of
+from ..local.kernel_holders import WITNESS, KernelWaiter, queue_in
+from ..local.proc_locks import FLOCK, GONE, OFD, POSIX, OpenFile, OpenFileScan, by_file, key_of
 from ..local.soft_readwrite import SUFFIX, is_marker
 from ..runtime import fork, process
 from . import families
@@ -462,7 +462,7 @@ def _files(
     left = [key for key in table if key not in found]
     if not left:
         return found
-    survey = Survey((), patience=PATIENCE)
+    survey = OpenFileScan((), patience=PATIENCE)
     for key in left:
         kinds = dict.fromkeys(line.kind for line in table[key] if not line.waiting)
         opened = next((each for kind in kinds for each in survey.holding(key, kind)), None)
@@ -520,7 +520,7 @@ def _by_table(key: Key, lines: list[KernelLine], _: str, opened: OpenFile | None
     queue = (
         *queue_in(lines, {}),
         *(
-            Waiting(each.pid, each.exclusive, each.kind)
+            KernelWaiter(each.pid, each.exclusive, each.kind)
             for each in lines
             if each.waiting and each.kind in (POSIX, OFD) and not each.place
         ),

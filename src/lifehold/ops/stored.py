@@ -10,7 +10,7 @@ from ..core.address import refuse_lost_slash, refuse_torn, shown_torn, without_p
 from ..core.backend import WHOLE, NoReply, Unreachable
 from ..core.errors import InvalidArgument, StoreUnavailable
 from ..core.mask import printable
-from ..local.kernel_holders import NOBODY, Waiting
+from ..local.kernel_holders import NOBODY, KernelWaiter
 from ..local.lock_names import shown
 from ..registry import STORES, store_at
 from ..runtime import fork
@@ -77,7 +77,7 @@ def answers(url: str) -> list[Answer]:
 
 def of_session(name: str, path: str, seen: Any) -> Answer:
     """What the server knows of an advisory lock."""
-    line = tuple(Waiting(NOBODY, True, "SESSION") for _ in seen.line)
+    line = tuple(KernelWaiter(NOBODY, True, "SESSION") for _ in seen.line)
     if not seen.holders:
         return Answer(name, path, FREE, exists=False, kind="session", waiting=line)
     first, *others = seen.holders
@@ -95,7 +95,7 @@ def of_state(name: str, site: Any, state: State) -> Answer:
         kind = "lease, read-write"
     elif state.capacity > 1:
         kind = f"lease, {state.capacity} permits"
-    line = tuple(Waiting(NOBODY, True, "LEASE") for _ in state.waiters)
+    line = tuple(KernelWaiter(NOBODY, True, "LEASE") for _ in state.waiters)
     if not holders:
         return Answer(name, path, FREE, kind=kind, waiting=line)
     first, *others = holders

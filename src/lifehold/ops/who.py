@@ -21,8 +21,8 @@ from ..local import identify, kernel_holders, kernel_semaphore, record
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import place_of
 from ..local.identify import STATES, WATCHED, holder_of
-from ..local.judge import Evidence
-from ..local.kernel_holders import Waiting
+from ..local.judge import LivenessJudge
+from ..local.kernel_holders import KernelWaiter
 from ..local.kernel_semaphore import slot_path
 from ..local.lock_names import is_store
 from ..local.proc_locks import FLOCK, POSIX, key_of
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..local.judge import Judged
+    from ..local.judge import Judgement
     from . import stored
     from .families import Claim, Family, Processes
 else:
@@ -211,7 +211,7 @@ def _steady(answer: Answer, fd: int, files: ForeignFiles) -> Answer:
 
 
 def _holders(
-    seen: kernel_holders.Look, files: ForeignFiles, hidden: bool
+    seen: kernel_holders.HolderLook, files: ForeignFiles, hidden: bool
 ) -> list[tuple[str, Holder]]:
     """Each with its kind: flock(2) first, which our own locks are."""
     setters = seen.setters(FLOCK)
@@ -386,7 +386,7 @@ def answer_present(name: str, path: str, fd: int | None = None) -> Answer | None
     return Answer(name, path, state, holder, note=note, kind=kind or _kind(found))
 
 
-def _note(found: Judged) -> str:
+def _note(found: Judgement) -> str:
     marker = found.marker
     if marker.state in WHY:
         return WHY[marker.state]
@@ -398,7 +398,7 @@ def _note(found: Judged) -> str:
     return ""
 
 
-def _kind(found: Judged) -> str:
+def _kind(found: Judgement) -> str:
     """Of a record that cannot be read: as it was judged."""
     return next(kind for kind in identify.KINDS if f"({kind} lock" in found.lock)
 
@@ -552,14 +552,14 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _told(empty: Answer, claim: Judged | None, readers: list[Judged], count: int) -> Answer:
+def _told(empty: Answer, claim: Judgement | None, readers: list[Judgement], count: int) -> Answer:
     living = [each for each in readers if each.state != DEAD]
     writes = claim is not None and claim.state != DEAD
     if living:
         holders = [_reader(each) for each in living]
-        waiting: tuple[Waiting, ...] = ()
+        waiting: tuple[KernelWaiter, ...] = ()
         if writes and claim is not None:
-            waiting = (Waiting(_pid(claim), True, CLAIMS),)
+            waiting = (KernelWaiter(_pid(claim), True, CLAIMS),)
         state = STATES[ALIVE] if any(each.state == ALIVE for each in living) else SUSPECT
         many = (
             f"{count} readers, of whom {MOST_READERS} were looked at"
@@ -584,18 +584,18 @@ def _told(empty: Answer, claim: Judged | None, readers: list[Judged], count: int
     return replace(empty, state=STALE, holder=_reader(readers[0]), note=note)
 
 
-def _reader(found: Judged) -> Holder:
+def _reader(found: Judgement) -> Holder:
     holder = holder_of(found)
     return replace(holder, evidence=f"{holder.evidence}; a reader")
 
 
-def _pid(claim: Judged) -> int:
+def _pid(claim: Judgement) -> int:
     holder = holder_of(claim)
     owner = holder.owner
     return holder.pid_here or (owner.pid if owner and holder.pid_here is None else 0)
 
 
-def _judged(path: str, file: str) -> Judged | None:
+def _judged(path: str, file: str) -> Judgement | None:
     """None: it is gone, or no record of such a lock."""
     try:
         fd = HOST.open(file, READ_ONLY)
@@ -609,7 +609,7 @@ def _judged(path: str, file: str) -> Judged | None:
         HOST.close(fd)
 
 
-def _of_fd(path: str, fd: int, *, certain: bool = False) -> Judged | None:
+def _of_fd(path: str, fd: int, *, certain: bool = False) -> Judgement | None:
     """`certain`: by its name it is a marker, whatever can be read of it."""
     try:
         found = read(HOST.pread(fd, READ_SIZE, 0))
@@ -617,4 +617,6 @@ def _of_fd(path: str, fd: int, *, certain: bool = False) -> Judged | None:
         return None
     if not certain and not (found.state == CURRENT and found.kind == KIND):
         return None
-    return Evidence(KIND, WATCHED).judged(path, BorrowedRecord(HOST, fd), place_of(fd), clock.now)
+    return LivenessJudge(KIND, WATCHED).judged(
+        path, BorrowedRecord(HOST, fd), place_of(fd), clock.now
+    )

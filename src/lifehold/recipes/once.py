@@ -14,7 +14,7 @@ from typing import Any, overload
 
 from ..core.deadline import seconds
 from ..core.errors import InvalidArgument, LeaseLost, LifeholdError, NotHeld, UnsafeGround
-from ..lease import Entry, part
+from ..lease import BlockEntry, part
 from ..local import lock_names
 from ..local.handles import files_for
 from ..lock import Lock, is_coroutine_function, lock_path, refuse_generators
@@ -117,7 +117,7 @@ def _once(rules: Rules, fn: Callable[[], Any]) -> Any:
         return rules.value(result)
     lock = named(Lock, rules)
     block = part()
-    begins: Any = Entry(block=block)
+    begins: Any = BlockEntry(block=block)
     try:
         answer = _let_in(rules, lock.acquire(begins), seen, fn)
     finally:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ..aio import AsyncLock
 from ..core.errors import LeaseLost, NotHeld
-from ..lease import Entry, part
+from ..lease import BlockEntry, part
 from ..runtime.eventloop import EVENT_LOOP
 from .once import Attempt, Rules, decorator, named, refuse_function
 from .once_results import LIMIT, Codec
@@ -72,7 +72,7 @@ async def _once(rules: Rules, fn: Callable[[], Any]) -> Any:
     if result is not None:
         return rules.value(result)
     block = part()
-    begins: Any = Entry(block=block)
+    begins: Any = BlockEntry(block=block)
     try:
         answer = await _let_in(rules, lock, await lock.acquire(begins), seen, fn)
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import _thread
 
 from . import clock, flock_wait, fork, heartbeat, native
-from .flock_wait import Here, Waiter, refused
+from .flock_wait import FlockInPlace, FlockThread, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
     )
 
 
-class Bell:
+class ThreadWakeup:
     """Wakes one sleeping thread. Ringing twice is ringing once."""
 
     __slots__ = ("_generation", "_lock")
@@ -77,11 +77,11 @@ def bell_here() -> Any:
     """A bell for the caller to sleep on: of a greenlet, one that lets the others run."""
     if native.is_replaced():
         if (way := greenlets.way()) is not None:
-            return greenlets.GreenBell(way)
-    return Bell()
+            return greenlets.GreenletWakeup(way)
+    return ThreadWakeup()
 
 
-_asleep: set[Bell] = set()
+_asleep: set[ThreadWakeup] = set()
 
 
 @fork.in_child
@@ -108,10 +108,11 @@ class BlockingRuntime:
 
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
         here: Any = ask.place
-        lonely = not native.is_replaced() or type(bell_here()) is Bell  # no greenlet beside us
+        # No greenlet beside us.
+        lonely = not native.is_replaced() or type(bell_here()) is ThreadWakeup
         if here is None and flock_wait.has_timers and lonely:
             # A short wait, the beginning of a long one.
-            here = ask.place = Here(slot, operation)
+            here = ask.place = FlockInPlace(slot, operation)
             came = here.wait(ask, until)
             if came:
                 ask.place = None
@@ -122,8 +123,8 @@ class BlockingRuntime:
             # Else a notice is due: a helper thread stands in the queue while it is given (L10).
         bell = bell_here()
         waiter: Any = here
-        if waiter is None or type(waiter) is Here:
-            waiter = Waiter(slot, operation, bell.ring, here and here.turn)
+        if waiter is None or type(waiter) is FlockInPlace:
+            waiter = FlockThread(slot, operation, bell.ring, here and here.turn)
             ask.place = waiter  # before it starts, so that an exception in between can end it
             waiter.start()
         else:
@@ -174,7 +175,7 @@ class BlockingRuntime:
         return await looks.shared(self, mechanism)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
-        if not native.is_replaced() or type(bell := bell_here()) is Bell:
+        if not native.is_replaced() or type(bell := bell_here()) is ThreadWakeup:
             return call()  # the caller's own thread may block
         return greenlets.in_thread(call, undo, bell)
 

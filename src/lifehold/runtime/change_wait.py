@@ -23,7 +23,7 @@ import errno
 from ..core.deadline import Backoff
 from . import clock, fork, heartbeat, native
 from .watch_table import FIRST, LONGEST, chance
-from .watch_thread import BREATH, IN_VAIN, ProcessWatch, Watch
+from .watch_thread import BREATH, IN_VAIN, PathWatch, ProcessWatch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,15 +40,15 @@ AGAIN = (0.001, 0.008, 0.064, 0.512)
 PATIENCE = 0.1  # seconds in which the first of a line comes to look, or the next is woken
 
 
-class Line:
+class ChangeQueue:
     """The lookouts of this process that look for the same, in the order in which they came."""
 
     __slots__ = ("_checks", "_process", "key", "members", "watch")
 
     def __init__(self, key: Hashable, path: str) -> None:
         self.key = key
-        self.members: dict[Lookout, None] = {}
-        self.watch = Watch(path, self.hear)
+        self.members: dict[ChangeWait, None] = {}
+        self.watch = PathWatch(path, self.hear)
         self._process: ProcessWatch | None = None
         self._checks = False
 
@@ -78,7 +78,7 @@ class Line:
             old.close()
         return True
 
-    def left(self, member: Lookout) -> None:
+    def left(self, member: ChangeWait) -> None:
         """One has left; the next looks, since what woke that one may be still to be seen.
 
         Safe to repeat.
@@ -121,7 +121,7 @@ class Line:
             self._see_to_it()
 
 
-_lines: dict[Hashable, Line] = {}
+_lines: dict[Hashable, ChangeQueue] = {}
 _mutex = native.RLock()  # reentrant: a signal handler may wait too
 
 
@@ -133,17 +133,17 @@ def _forget() -> None:
     _lines.clear()
 
 
-def _line_of(lookout: Lookout, key: Hashable, path: str) -> tuple[Line, bool]:
+def _line_of(lookout: ChangeWait, key: Hashable, path: str) -> tuple[ChangeQueue, bool]:
     """The line in which it stands from now on, and whether as the first."""
     with _mutex:
         line = _lines.get(key)
         if line is None:
-            line = _lines[key] = Line(key, path)
+            line = _lines[key] = ChangeQueue(key, path)
         line.members[lookout] = None
         return line, len(line.members) == 1
 
 
-class Lookout:
+class ChangeWait:
     """Kept in `ask.place` from one call to the next, and given up by `ask.leave()`."""
 
     __slots__ = (
@@ -163,7 +163,7 @@ class Lookout:
         self._sought = (path, blind, pid)
         self._key = (path, self if blind or alike is None else alike)
         self._generation = fork.generation
-        self._line: Line | None = None
+        self._line: ChangeQueue | None = None
         self._pauses = PAUSES.pauses() if blind else None
         self._again: Iterator[float] = iter(AGAIN)
         self.rung = False
@@ -231,7 +231,7 @@ class Lookout:
         pause = next(pauses, None)
         return until if pause is None else min(until, clock.now() + pause)
 
-    def only_watch(self) -> Watch | None:
+    def only_watch(self) -> PathWatch | None:
         """That of the path, where it is told of by events and to this one alone."""
         line = self._line
         alone = line is not None and len(line.members) == 1 and not self._sought[1]
@@ -251,17 +251,17 @@ class Lookout:
         """Nothing came, so nothing is to be let go of."""
 
 
-def of(ask: Ask, path: str, blind: bool, pid: int | None) -> Lookout | None:
+def of(ask: Ask, path: str, blind: bool, pid: int | None) -> ChangeWait | None:
     """The lookout of an ask; None when it was armed only now, and the caller is to look again."""
     place: Any = ask.place
-    if isinstance(place, Lookout):
+    if isinstance(place, ChangeWait):
         if place.at(path, blind):
             return place if place.follows(pid) else None
         place.leave()
     elif place is not None:
         ask.leave()
     # First, so that an exception can end it (L6).
-    ask.place = lookout = Lookout(path, blind, pid, ask.alike)
+    ask.place = lookout = ChangeWait(path, blind, pid, ask.alike)
     lookout.arm()
     return None
 
@@ -283,7 +283,7 @@ def of(ask: Ask, path: str, blind: bool, pid: int | None) -> Lookout | None:
 LONGEST_SLEEP = 3600.0  # seconds of one sleep
 
 
-def step_down(watch: Watch) -> None:
+def step_down(watch: PathWatch) -> None:
     """Others wait for the same path: the thread hears for them."""
     post: Any = watch._post
     if post.standing is watch:
@@ -296,7 +296,7 @@ def nobody() -> None:
     """In place of a bell while nobody sleeps."""
 
 
-def slept(ask: Ask, place: Lookout, until: float) -> bool:
+def slept(ask: Ask, place: ChangeWait, until: float) -> bool:
     """Sleep until `place` is rung, the ask is cancelled, or that instant. False: not by us."""
     watch = place.only_watch()
     if watch is None:

@@ -24,8 +24,8 @@ from ..core.deadline import NEVER
 from ..core.errors import SystemRefused
 from ..core.events import report
 from . import clock, fork, heartbeat, native
-from .flock_wait import Waiter, refused
-from .greenlets import Errand
+from .flock_wait import FlockThread, refused
+from .greenlets import PoolCall
 from .held_here import running_task
 from .loss import LostSignal
 
@@ -237,7 +237,7 @@ def _nobody_runs() -> bool:
     return False
 
 
-def _begin(errand: Errand) -> None:
+def _begin(errand: PoolCall) -> None:
     try:
         native.start_new_thread(errand.run, ())
     except RuntimeError as error:
@@ -273,7 +273,7 @@ class EventLoopRuntime:
         waiter: Any = ask.place
         signal = Signal()
         if waiter is None:
-            waiter = Waiter(slot, operation, signal.ring)
+            waiter = FlockThread(slot, operation, signal.ring)
             ask.place = waiter  # before it starts, so that an exception in between can end it
             waiter.start()
         else:
@@ -311,7 +311,7 @@ class EventLoopRuntime:
         if _nobody_runs():
             return call()
         signal = Signal()
-        errand = Errand(call, undo, signal.ring)
+        errand = PoolCall(call, undo, signal.ring)
         _begin(errand)
         try:
             await signal.wait(float("inf"))
@@ -330,7 +330,7 @@ class EventLoopRuntime:
         That is asked at the beginning and when somebody rings one of `bells`.
         """
         signal = Signal()
-        errand = Errand(call, lambda _: None, signal.ring)
+        errand = PoolCall(call, lambda _: None, signal.ring)
         bells.append(signal.ring)
         try:
             if over():

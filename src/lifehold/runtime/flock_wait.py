@@ -50,7 +50,7 @@ def _arm() -> Any:
         try:
             ctypes: Any = fork.lazily("ctypes")
         except ImportError:
-            return Poll()
+            return FlockPolling()
         lib = ctypes.CDLL(None, use_errno=True)
         lib.signal.restype, lib.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
         lib.nothing = ctypes.cast(lib.abs, ctypes.c_void_p)  # int abs(int): harmless as a handler
@@ -69,7 +69,7 @@ def _arm() -> Any:
     return _libc
 
 
-def stand(libc: Any, fd: int, operation: int, turn: Turn | None) -> int:
+def stand(libc: Any, fd: int, operation: int, turn: FairTicket | None) -> int:
     """flock(2), for a fair asker behind those who came before: 0, or the errno that ended it.
 
     An operation with `words` is a lock of fcntl(2) on a range, owned by the open file: `call`.
@@ -86,7 +86,7 @@ def stand(libc: Any, fd: int, operation: int, turn: Turn | None) -> int:
     return failed
 
 
-class Waiter:
+class FlockThread:
     """One helper thread, standing in the queue for one slot. It ends with the wait."""
 
     __slots__ = (
@@ -105,10 +105,10 @@ class Waiter:
     )
 
     def __init__(
-        self, slot: Any, operation: int, ring: Callable[[], None], turn: Turn | None = None
+        self, slot: Any, operation: int, ring: Callable[[], None], turn: FairTicket | None = None
     ) -> None:
         self.slot, self.operation = slot, operation
-        self.turn = turn or (Turn(slot.fd, not slot.writable) if operation & FAIR else None)
+        self.turn = turn or (FairTicket(slot.fd, not slot.writable) if operation & FAIR else None)
         self.ring = (
             ring  # called once, in the thread, when the wait is over; may be exchanged before
         )
@@ -189,7 +189,7 @@ class Waiter:
         self.slot.close()
 
 
-def refused(waiter: Waiter) -> OSError:
+def refused(waiter: FlockThread) -> OSError:
     """The error that ended a wait which nobody interrupted."""
     return OSError(waiter.error, os.strerror(waiter.error))
 
@@ -227,7 +227,7 @@ fork.in_child(_standing.clear)  # no timer of the parent goes on in a child
 has_timers = sys.platform == "linux"
 
 
-class Here:
+class FlockInPlace:
     """A place in the kernel's queue that the calling thread takes itself."""
 
     __slots__ = (
@@ -243,7 +243,7 @@ class Here:
 
     def __init__(self, slot: Any, operation: int) -> None:
         self.slot, self.operation = slot, operation
-        self.turn = Turn(slot.fd, not slot.writable) if operation & FAIR else None
+        self.turn = FairTicket(slot.fd, not slot.writable) if operation & FAIR else None
         self._generation: int = slot.generation
         self._mutex = native.allocate_lock()
         self._timer: Any = None
@@ -362,7 +362,7 @@ class Here:
 # polled.
 
 
-class AnyOf:
+class FlockAny:
     """A place in several queues at once, as `ask.place` keeps one.
 
     `before`: a slot that is held while we stand here, and closed when we leave with nothing.
@@ -376,7 +376,7 @@ class AnyOf:
         self.slot: Any = None
         self.error = errno.EINTR  # of flock(2), when all of them refuse; 0: `slot` is locked
         self._generation = fork.here()
-        self._waiters = [Waiter(slot, operation, self._rung) for slot in slots]
+        self._waiters = [FlockThread(slot, operation, self._rung) for slot in slots]
 
     def start(self) -> None:
         """Begin to wait. Raises OSError when there are no threads to be had."""
@@ -469,7 +469,7 @@ LOCK_NB = 4
 FIRST, LONGEST = 0.001, 0.02
 
 
-class Poll:
+class FlockPolling:
     """flock and fcntl for one waiter."""
 
     alone = False  # no thread is interrupted, so none may wait in its caller's place
@@ -544,7 +544,7 @@ LEAVE = span(UNLOCK, FIRST_BYTE, 0)
 ANYBODY = {kind: span(kind, FIRST_BYTE, 0) for kind in (LOCK, PASS)}
 
 
-class Turn:
+class FairTicket:
     """The place in line of one open file description."""
 
     __slots__ = ("_fd", "_reads", "_stamp", "_stands")

@@ -27,7 +27,7 @@ NOW_AND_THEN = 0.01  # the same where no descriptor is left to be rung by
 RUNG = b"\1\0\0\0\0\0\0\0"
 
 
-class _Over(Exception):
+class _SleepOver(Exception):
     """The time of one sleep is over."""
 
 
@@ -41,7 +41,7 @@ class _Gevent:
     @staticmethod
     def wait(fd: int, seconds: float) -> None:
         sockets: Any = fork.lazily("gevent.socket")
-        sockets.wait_read(fd, seconds, _Over())
+        sockets.wait_read(fd, seconds, _SleepOver())
 
     @staticmethod
     def sleep(seconds: float) -> None:
@@ -58,7 +58,9 @@ class _Eventlet:
 
     @staticmethod
     def wait(fd: int, seconds: float) -> None:
-        sys.modules["eventlet.hubs"].trampoline(fd, read=True, timeout=seconds, timeout_exc=_Over)
+        sys.modules["eventlet.hubs"].trampoline(
+            fd, read=True, timeout=seconds, timeout_exc=_SleepOver
+        )
 
     @staticmethod
     def sleep(seconds: float) -> None:
@@ -79,7 +81,7 @@ def way() -> Any:
     return known if here else None
 
 
-class GreenBell:
+class GreenletWakeup:
     """Wakes one sleeping greenlet, out of any thread. Ringing twice is ringing once."""
 
     __slots__ = ("_fd", "_mutex", "_rung", "_way")
@@ -119,7 +121,7 @@ class GreenBell:
         try:
             if not self._rung:
                 self._way.wait(fds[0], min(seconds, LONGEST))
-        except _Over:
+        except _SleepOver:
             pass
         finally:
             _asleep.discard(self)
@@ -130,7 +132,7 @@ class GreenBell:
         self._rung = False
 
 
-_asleep: set[GreenBell] = set()
+_asleep: set[GreenletWakeup] = set()
 
 
 @fork.in_child
@@ -154,7 +156,7 @@ def _opened() -> tuple[int, ...]:
 
 def in_thread(call: Callable[[], T], undo: Callable[[T], None], bell: Any) -> T:
     """`call()` in a real thread, while the other greenlets run. Its late result is undone (L6)."""
-    errand = Errand(call, undo, bell.ring)
+    errand = PoolCall(call, undo, bell.ring)
     try:
         native.start_new_thread(errand.run, ())
     except RuntimeError:
@@ -170,7 +172,7 @@ def in_thread(call: Callable[[], T], undo: Callable[[T], None], bell: Any) -> T:
     return errand.result  # type: ignore[no-any-return]
 
 
-class Errand:
+class PoolCall:
     """A call in a thread of ours whose late result is undone, exactly once (L6)."""
 
     def __init__(self, call: Callable[[], Any], undo: Callable[[Any], None], ring: Any) -> None:

@@ -25,7 +25,7 @@ LONGEST = 60.0  # seconds of one sleep: it stands still while the machine is sus
 SLACK = 64  # struck entries that the list may carry along
 
 
-class _Diary:
+class _TimerQueue:
     """Appointments in order of time, and the thread that keeps them."""
 
     def __init__(self) -> None:
@@ -106,14 +106,14 @@ class _Diary:
         return max(0.0, self.wakes_at - now)
 
 
-_diary = _Diary()
+_diary = _TimerQueue()
 
 
 @fork.in_child
 def _forget() -> None:
     """L9  A child has no heartbeat thread, and nothing that the parent's was to call."""
     global _diary
-    _diary = _Diary()
+    _diary = _TimerQueue()
 
 
 def at(instant: float, call: Callable[[], None]) -> Callable[[], None]:

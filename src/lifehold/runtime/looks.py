@@ -35,7 +35,7 @@ STEP = 0.01
 NOBODY_KNOWS: Answer = (None, None)
 
 
-class _Look:
+class _SharedLook:
     """A look under way, or its answer."""
 
     __slots__ = ("answer", "at")
@@ -45,7 +45,7 @@ class _Look:
         self.answer: Answer | None = None
 
 
-_looks: dict[Hashable, _Look] = {}
+_looks: dict[Hashable, _SharedLook] = {}
 _mutex = native.RLock()  # reentrant: a signal handler may wait for a lock too
 
 
@@ -116,7 +116,7 @@ def now(mechanism: Mechanism) -> Answer:
     return answer
 
 
-def _entered(key: Hashable, fresh: float) -> tuple[_Look, bool]:
+def _entered(key: Hashable, fresh: float) -> tuple[_SharedLook, bool]:
     """The look that serves, and whether it is the caller's to make."""
     with _mutex:
         found = _looks.get(key)
@@ -125,16 +125,16 @@ def _entered(key: Hashable, fresh: float) -> tuple[_Look, bool]:
         if len(_looks) >= KEPT:
             for old in [each for each, look in _looks.items() if look.answer is not None]:
                 del _looks[old]
-        found = _looks[key] = _Look()
+        found = _looks[key] = _SharedLook()
         return found, True
 
 
-def _left(key: Hashable, look: _Look) -> None:
+def _left(key: Hashable, look: _SharedLook) -> None:
     with _mutex:
         if _looks.get(key) is look:
             del _looks[key]
 
 
-def _answered(look: _Look, answer: Answer) -> None:
+def _answered(look: _SharedLook, answer: Answer) -> None:
     look.at = clock.now()
     look.answer = answer

@@ -178,7 +178,7 @@ class LostSignal:
         with fork.gate:  # one of two threads makes it, and both see to it that it has started
             watch = self._watch
             if watch is None:
-                watch = watch_thread.Watch(self._path, _weakly(self), blind=far, content=False)
+                watch = watch_thread.PathWatch(self._path, _weakly(self), blind=far, content=False)
                 self._watch = watch  # before it starts: whatever comes in between, `_end` closes it
         try:
             watch.start()

@@ -9,7 +9,7 @@ from _thread import get_ident
 
 from ..core.grant import STOPPED, STUCK, TRACED
 from ..core.mask import masked_command
-from ..core.owner import DEAD, INITIAL_PID_NAMESPACE, Ground, Owner, Sighting
+from ..core.owner import DEAD, INITIAL_PID_NAMESPACE, ObserverView, Owner, Sighting
 from ..core.value import replace
 from . import clock, fork
 
@@ -362,9 +362,9 @@ def _threads_seen() -> int:
     return count
 
 
-def ground(one_kernel: bool, witness: bool | None) -> Ground:
+def ground(one_kernel: bool, witness: bool | None) -> ObserverView:
     """What `judge` needs to know of this observer."""
-    return Ground(one_kernel, witness, here(), sees_all_processes(), look, _called)
+    return ObserverView(one_kernel, witness, here(), sees_all_processes(), look, _called)
 
 
 def _called(number: int) -> int | None:

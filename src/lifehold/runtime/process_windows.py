@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 QUERY_LIMITED, SYNCHRONIZE = 0x1000, 0x00100000
 ACCESS_DENIED, INVALID_PARAMETER = 5, 87
 ENDED = 0  # WAIT_OBJECT_0
-_host: Processes | None = None
+_host: WindowsProcesses | None = None
 
 
-class Processes:
+class WindowsProcesses:
     """`kernel32`, `last_error`: the system's, or simulated."""
 
     def __init__(self, kernel32: Any, last_error: Callable[[], int]) -> None:
@@ -85,5 +85,5 @@ def look(pid: int) -> Sighting:
         for name, (result, *arguments) in calls.items():
             call = getattr(kernel32, name)
             call.restype, call.argtypes = result, arguments
-        _host = Processes(kernel32, ctypes.get_last_error)
+        _host = WindowsProcesses(kernel32, ctypes.get_last_error)
     return _host.look(pid)

@@ -15,7 +15,7 @@ from ..core.deadline import NEVER
 from ..core.events import report
 from ..core.grant import Unknown
 from ..core.ports import is_far, is_joined, is_watched
-from ..core.renew import Tenure, beat, concluded
+from ..core.renew import RenewalSchedule, beat, concluded
 from . import clock, fork, heartbeat, native
 from .blocking import BLOCKING, finish
 from .loss import LostSignal
@@ -32,7 +32,7 @@ AGAIN = 0.5  # seconds at most, between two questions behind callers of check()
 FIRST, EACH = 0.5, 0.1  # of a heartbeat, by which the first and each other one comes earlier
 
 
-class Kept(Tenure):
+class RenewedLease(RenewalSchedule):
     """A tenure and its appointments. Knows nothing of the `Lease` object, which may be dropped."""
 
     __slots__ = (
@@ -220,7 +220,7 @@ CHUNK = 1000  # leases to a round trip, at most
 NEAR = 0.5  # of a heartbeat, that a beat is brought forward at most
 
 
-class Joint:
+class BatchRenewal:
     """The renewals of one store. `apart`: in a thread of their own, since the store may hang.
 
     `chunk`: leases to a round trip, at most.
@@ -231,19 +231,19 @@ class Joint:
     def __init__(self, *, apart: bool, chunk: int = CHUNK) -> None:
         self.apart, self.chunk = apart, chunk
         self._mutex = native.allocate_lock()
-        self._all: dict[Kept, Any] = {}
-        self._due: list[tuple[Any, Kept]] = []
+        self._all: dict[RenewedLease, Any] = {}
+        self._due: list[tuple[Any, RenewedLease]] = []
         self._works = False
 
-    def enter(self, mechanism: Any, kept: Kept) -> None:
+    def enter(self, mechanism: Any, kept: RenewedLease) -> None:
         """A lease that is to be kept."""
         self._all[kept] = mechanism
 
-    def leave(self, kept: Kept) -> None:
+    def leave(self, kept: RenewedLease) -> None:
         """It is kept no more."""
         self._all.pop(kept, None)
 
-    def add(self, mechanism: Any, kept: Kept) -> None:
+    def add(self, mechanism: Any, kept: RenewedLease) -> None:
         """The beat of a lease is due. By the heartbeat thread."""
         with self._mutex:
             self._due.append((mechanism, kept))
@@ -275,7 +275,7 @@ class Joint:
             for at in range(0, len(together), self.chunk):
                 self._renew(together[at : at + self.chunk])
 
-    def _join(self, due: dict[Kept, Any]) -> None:
+    def _join(self, due: dict[RenewedLease, Any]) -> None:
         """Take those along whose beat is not far off."""
         now = clock.now()
         for kept, lock in self._all.copy().items():
@@ -284,7 +284,7 @@ class Joint:
             elif kept not in due and kept.joins(now + kept.terms.heartbeat * NEAR):
                 due[kept] = lock
 
-    def _renew(self, chunk: list[tuple[Any, Kept]]) -> None:
+    def _renew(self, chunk: list[tuple[Any, RenewedLease]]) -> None:
         began = clock.now()
         chunk = [(lock, kept) for lock, kept in chunk if not kept.over and not kept.late(began)]
         if not chunk:

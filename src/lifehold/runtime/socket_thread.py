@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Protocol
 
-    class Speaker(Protocol):
+    class SocketReader(Protocol):
         """`fd`: its descriptor."""
 
         @property
@@ -30,16 +30,16 @@ LONGEST = 60.0  # seconds of one sleep
 NOW_AND_THEN = 0.05  # the same without poll(2)
 
 
-class Ear:
+class SocketThread:
     """The speakers by descriptor, and the thread, which runs as long as there is one."""
 
     def __init__(self) -> None:
         self.mutex = native.RLock()  # reentrant: a signal handler may come in too
-        self.known: dict[int, Speaker] = {}
+        self.known: dict[int, SocketReader] = {}
         self.sleeper: Any = None
         self.runs = False
 
-    def listen(self, speaker: Speaker) -> None:
+    def listen(self, speaker: SocketReader) -> None:
         with self.mutex:
             if not self.runs:
                 self.sleeper = sleeper(None, deaf=False)
@@ -53,7 +53,7 @@ class Ear:
             self.sleeper.add(speaker.fd)
             self.sleeper.knock()
 
-    def forget(self, speaker: Speaker) -> None:
+    def forget(self, speaker: SocketReader) -> None:
         with self.mutex:
             if self.known.get(speaker.fd) is speaker:
                 del self.known[speaker.fd]
@@ -79,23 +79,23 @@ class Ear:
                 clock.pause(NOW_AND_THEN)
 
 
-_ear = Ear()
+_ear = SocketThread()
 
 
 @fork.in_child
 def _forget() -> None:
     """L9  A child hears none of its parent's."""
     global _ear
-    parents, _ear = _ear, Ear()
+    parents, _ear = _ear, SocketThread()
     if parents.runs:
         parents.sleeper.close()
 
 
-def listen(speaker: Speaker) -> None:
+def listen(speaker: SocketReader) -> None:
     """Hear it from now on. Raises RuntimeError when there is no thread to be had."""
     _ear.listen(speaker)
 
 
-def forget(speaker: Speaker) -> None:
+def forget(speaker: SocketReader) -> None:
     """Before its descriptor is closed: the number may soon be another's. Safe to repeat."""
     _ear.forget(speaker)

@@ -32,7 +32,7 @@ MARK = 16  # characters of a mark
 PLAIN = frozenset("0123456789abcdef.")
 
 
-class Bells:
+class PipeWakeups:
     """The waiters of this process at one store."""
 
     def __init__(self, folder: str, shared: bool) -> None:

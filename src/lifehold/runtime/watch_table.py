@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from . import kqueue
-    from .watch_thread import Watch
+    from .watch_thread import PathWatch
 else:
     kqueue = fork.later("lifehold.runtime.kqueue", globals())
 
@@ -43,7 +43,7 @@ FIRST, LONGEST, GROWTH = 0.02, 0.5, 1.5  # seconds between two looks at what is 
 SPREAD = 0.25  # part of a pause that is left to chance, so that many do not look together
 
 
-class Folder:
+class WatchedFolder:
     """One folder by one of its names. `number`: under which its events come, None: it is looked at.
 
     `names` name -> those who wait for it; b"": for everything in it. `due`: the instant of the
@@ -68,7 +68,7 @@ class Folder:
         self.path = path
         self.number: int | None = None
         self.content = self.heard = self.alarm = False
-        self.names: dict[bytes, dict[Watch, None]] = {}
+        self.names: dict[bytes, dict[PathWatch, None]] = {}
         self.files: dict[bytes, int] = {}
         self.seen: dict[bytes, Any] = {}  # name -> what it looked like, whether to tell it again
         self.pause, self.due = FIRST, NEVER
@@ -85,9 +85,9 @@ class Folder:
         self.pause = FIRST
         self.seen[parted(path)[1]] = (signature(path), True)
 
-    def changed(self) -> list[Watch]:
+    def changed(self) -> list[PathWatch]:
         """Look at every name: those to be told. Calls of lstat(2), any of which may hang."""
-        told: list[Watch] = []
+        told: list[PathWatch] = []
         for name, watches in self.names.copy().items():
             now = signature(os.path.join(self.path, os.fsdecode(name)))
             before, again = self.seen.get(name, (now, False))
@@ -153,7 +153,7 @@ def gone(fd: int) -> OSError:
     return OSError(errno.EBADF, os.strerror(errno.EBADF), fd)
 
 
-class PollSleeper:
+class Poller:
     """poll(2) over any number of descriptors, one of them to be knocked on. Raises OSError."""
 
     polls = True
@@ -215,7 +215,7 @@ class PollSleeper:
             os.close(fd)
 
 
-class LockSleeper:
+class LockPoller:
     """Without any descriptor: Windows, which polls no files, and where none is left (EMFILE)."""
 
     polls = False
@@ -244,17 +244,17 @@ class LockSleeper:
         """Nothing to give back."""
 
 
-Sleeper = PollSleeper | LockSleeper
+Sleeper = Poller | LockPoller
 
 
 def sleeper(old: Sleeper | None, *, deaf: bool) -> Sleeper:
     """The best one to be had; `old` when that is no better."""
     if poll is not None and not deaf:
         try:
-            return PollSleeper()
+            return Poller()
         except OSError:
             pass
-    return old or LockSleeper()
+    return old or LockPoller()
 
 
 # ------------------------------------------------------------------------------------------------

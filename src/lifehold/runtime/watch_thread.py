@@ -25,8 +25,8 @@ from . import clock, fork, native
 from .watch_table import (
     FIRST,
     SWEEP,
-    Folder,
-    PollSleeper,
+    Poller,
+    WatchedFolder,
     is_ours,
     make_ears,
     parted,
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
     from .watch_table import Sleeper
 
-    Told = dict["Watch | ProcessWatch", None]  # a set that keeps its order
-    W = TypeVar("W", "Watch", "ProcessWatch")
+    Told = dict["PathWatch | ProcessWatch", None]  # a set that keeps its order
+    W = TypeVar("W", "PathWatch", "ProcessWatch")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 # was made, removed, renamed, replaced by another or, with `content`, written or touched.
 
 
-class Watch:
+class PathWatch:
     """A path that is watched from `start()` to `close()`. It belongs to the process that made it.
 
     `path`: absolute, there or not; with a slash at its end, every entry of that folder. `blind`:
@@ -130,9 +130,9 @@ def _ring(ring: Callable[[], object]) -> None:
 
 def watch(
     path: str, ring: Callable[[], object], *, blind: bool = False, content: bool = True
-) -> Watch:
-    """A `Watch`, started."""
-    return _started(Watch(path, ring, blind=blind, content=content))
+) -> PathWatch:
+    """A `PathWatch`, started."""
+    return _started(PathWatch(path, ring, blind=blind, content=content))
 
 
 def watch_process(pid: int, ring: Callable[[], object]) -> ProcessWatch:
@@ -165,7 +165,7 @@ def say(why: str) -> None:
         logging.getLogger("lifehold").debug("no event tells of changes, looking instead: %s", why)
 
 
-class Watchman:
+class WatchThread:
     """All watches of one process, and the thread that serves them.
 
     `deaf`: of paths that no event can reach, told by looks alone. `standing`: the watch of the
@@ -174,9 +174,10 @@ class Watchman:
 
     def __init__(self, *, deaf: bool = False) -> None:
         self.deaf = deaf
-        self.folders: dict[str, Folder] = {}
-        self.numbers: dict[int, dict[Folder, None]] = {}  # one folder may have many paths
-        self.files: dict[int, dict[tuple[Folder, bytes], None]] = {}  # and one file many names
+        self.folders: dict[str, WatchedFolder] = {}
+        self.numbers: dict[int, dict[WatchedFolder, None]] = {}  # one folder may have many paths
+        # And one file many names.
+        self.files: dict[int, dict[tuple[WatchedFolder, bytes], None]] = {}
         # By pidfd, or by number (below -1) of a kqueue.
         self.processes: dict[int, dict[ProcessWatch, None]] = {}
         self.unseen: dict[ProcessWatch, None] = {}  # told for nothing, now and then
@@ -184,9 +185,9 @@ class Watchman:
         self.sleeper: Sleeper | None = None
         self.try_at = 0.0  # before it no instance is asked for again
         self.why = ""  # there are no events, if so
-        self.standing: Watch | None = None
-        self.place: tuple[Folder, bytes] | None = None  # of that watch
-        self.desk: PollSleeper | None = None  # what that waiter sleeps on
+        self.standing: PathWatch | None = None
+        self.place: tuple[WatchedFolder, bytes] | None = None  # of that watch
+        self.desk: Poller | None = None  # what that waiter sleeps on
         self.left_out = False  # whether the thread has not been told that it hears again
         self.due = 0.0  # the instant of the thread's next look
         self.over = self.running = False
@@ -195,11 +196,11 @@ class Watchman:
 
     # ---- paths
 
-    def enter(self, watch: Watch) -> Folder:
+    def enter(self, watch: PathWatch) -> WatchedFolder:
         """Note who waits for a path, and ask for its events."""
         path, name = parted(watch.path)
         while True:  # a signal handler may take away a folder that nobody waits in yet
-            folder = self.folders.setdefault(path, Folder(path))
+            folder = self.folders.setdefault(path, WatchedFolder(path))
             mine = folder.names.setdefault(name, {})
             mine[watch] = None
             if self.folders.get(path) is folder and folder.names.get(name) is mine:
@@ -214,7 +215,7 @@ class Watchman:
             self.step_down(tell=True)
         return folder
 
-    def remove(self, watch: Watch) -> None:
+    def remove(self, watch: PathWatch) -> None:
         """Watch it no more. Safe to repeat."""
         path, name = parted(watch.path)
         with fork.gate:
@@ -235,7 +236,7 @@ class Watchman:
                 self.folders.pop(path, None)
                 self.forget(folder)
 
-    def listen(self, folder: Folder) -> bool:
+    def listen(self, folder: WatchedFolder) -> bool:
         """Have the kernel tell of the folder that its path leads to. Whether that is another."""
         ears, number = self.hearing(), None
         if ears is not None:
@@ -252,7 +253,7 @@ class Watchman:
             self.numbers.setdefault(number, {})[folder] = None
         return True
 
-    def forget(self, folder: Folder) -> None:
+    def forget(self, folder: WatchedFolder) -> None:
         """No more events for this path of a folder."""
         for name in list(folder.files):
             self.loosen(folder, name)
@@ -271,7 +272,7 @@ class Watchman:
 
     # ---- files, told of by whichever of their names they are written
 
-    def fasten(self, folder: Folder, name: bytes) -> bool:
+    def fasten(self, folder: WatchedFolder, name: bytes) -> bool:
         """Have the kernel tell of the file that a name leads to. Whether that is another."""
         number = None
         if name and folder.number is not None and folder.content and self.ears.sees_content:
@@ -289,7 +290,7 @@ class Watchman:
             self.files.setdefault(number, {})[folder, name] = None
         return True
 
-    def loosen(self, folder: Folder, name: bytes) -> None:
+    def loosen(self, folder: WatchedFolder, name: bytes) -> None:
         """No more events of the file that a name led to."""
         number = folder.files.pop(name, None)
         if number is not None:
@@ -446,7 +447,7 @@ class Watchman:
 
     # ---- one waiter that hears for itself
 
-    def remove_standing(self, watch: Watch) -> None:
+    def remove_standing(self, watch: PathWatch) -> None:
         """The same of the one that stands. Under the gate."""
         self.step_down(tell=False)
         watch.closed = True
@@ -458,7 +459,7 @@ class Watchman:
                 folder.names.pop(name, None)
                 folder.seen.pop(name, None)
 
-    def stand(self, watch: Watch) -> PollSleeper | None:
+    def stand(self, watch: PathWatch) -> Poller | None:
         """What to sleep on for who watches alone; None: another hears for him."""
         with fork.gate:
             if self.standing is watch and self.place:
@@ -473,7 +474,7 @@ class Watchman:
             if folder.number is None or not self.is_alone(watch):
                 return None
             try:
-                desk = self.desk = self.desk or PollSleeper()
+                desk = self.desk = self.desk or Poller()
             except OSError:
                 return None
             desk.add(ears.fd)
@@ -486,7 +487,7 @@ class Watchman:
             self.step_down(tell=True)
             return None
 
-    def is_alone(self, watch: Watch) -> bool:
+    def is_alone(self, watch: PathWatch) -> bool:
         """Whether nobody else watches a path."""
         names = [
             each for folder in list(self.folders.values()) for each in list(folder.names.values())
@@ -533,7 +534,7 @@ class Watchman:
 
     # ---- in the caller's thread
 
-    def add(self, watch: Watch) -> None:
+    def add(self, watch: PathWatch) -> None:
         """Watch a path. Raises RuntimeError when there is no thread to be had."""
         with fork.gate:
             if watch.closed:
@@ -638,7 +639,7 @@ class Watchman:
             if self.folders or self.processes or self.unseen:  # else `due` stays, and so it ends
                 self.due = self.next_look(clock.now())
 
-    def look_at(self, folder: Folder, told: Told) -> None:
+    def look_at(self, folder: WatchedFolder, told: Told) -> None:
         """Add a folder anew, by its path, and compare what is in it with what was."""
         with fork.gate:
             if self.folders.get(folder.path) is not folder:
@@ -691,11 +692,11 @@ def aside(call: Callable[[], object]) -> None:
         call()
 
 
-near = Watchman()
+near = WatchThread()
 # What lies behind a file server is looked at by a thread of its own: a server that does not
 # answer holds up nobody else.
-far = Watchman(deaf=True)
-_parents: list[Watchman] = []  # never to be touched again, not by a finalizer either
+far = WatchThread(deaf=True)
+_parents: list[WatchThread] = []  # never to be touched again, not by a finalizer either
 
 
 def _at_exit() -> None:
@@ -722,4 +723,4 @@ def _forget() -> None:
                 continue  # closed behind our back
         if parent.running:
             _parents.append(parent)
-    near, far = Watchman(), Watchman(deaf=True)
+    near, far = WatchThread(), WatchThread(deaf=True)

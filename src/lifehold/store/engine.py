@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from ..core.backend import Backend, Refused
     from ..core.deadline import Terms
     from ..core.ports import Runtime
-    from ..runtime.renewal import Joint
+    from ..runtime.renewal import BatchRenewal
     from .site import Site
 
 
@@ -519,7 +519,7 @@ class StoreLock:
         return self.site.unavailable(cause, self.name, nonce)
 
     @property
-    def joint(self) -> Joint:
+    def joint(self) -> BatchRenewal:
         """What renews it, together with all other leases of the store."""
         return self.site.joint
 
@@ -532,9 +532,9 @@ class StoreLock:
         return f"{self.path}\n{slot}" if self.slotted else self.path
 
     @property
-    def slots(self) -> list[StoreSlot]:
+    def slots(self) -> list[StorePermit]:
         """Of a semaphore."""
-        return [StoreSlot(self.key(number)) for number in range(self.permits)]
+        return [StorePermit(self.key(number)) for number in range(self.permits)]
 
     def slot_of(self, grant: Grant) -> int:
         """Which slot of a semaphore a grant has."""
@@ -623,7 +623,7 @@ class GrantInHand:
             self._give_back(False)
 
 
-class StoreSlot:
+class StorePermit:
     """One permit of a semaphore, by its name."""
 
     __slots__ = ("path",)

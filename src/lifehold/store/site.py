@@ -34,7 +34,7 @@ from ..core.mask import printable
 from ..core.owner import DEAD
 from ..runtime import clock, fork, heartbeat, process
 from ..runtime.blocking import finish
-from ..runtime.renewal import Joint
+from ..runtime.renewal import BatchRenewal
 from .waiter import Waiter
 
 TYPE_CHECKING = False
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from ..core.backend import Backend, Given, Request, State, StoreHolder, Traits, Wakeups
     from ..core.deadline import Terms
-    from ..core.owner import Owner, Verdict
+    from ..core.owner import LifeVerdict, Owner
     from ..core.ports import Mechanism, Runtime
     from .engine import GrantInHand
 
@@ -106,7 +106,7 @@ class Site(Bound):
         self.url, self.backend, self.wakeups, self.swift = url, backend, wakeups, swift
         self.traits = traits_of(backend)
         self.limit = self.traits.limit
-        self.drift = Drift()
+        self.drift = ClockDrift()
         self.reached = False  # whether it has ever answered
         self.session_locks: SessionKind | None = None  # where it has kind="session"
         self._sessions: Any = None
@@ -121,7 +121,7 @@ class Site(Bound):
         return self  # of each URL there is one
 
     def _begin(self) -> None:
-        self.joint = Joint(apart=self.traits.reach != AT_ONCE, chunk=self.traits.chunk)
+        self.joint = BatchRenewal(apart=self.traits.reach != AT_ONCE, chunk=self.traits.chunk)
         self._undoing: list[tuple[str, str, float]] = []
         self._undoes = False
         if self._in_hand is not None:
@@ -424,7 +424,7 @@ def by_whom() -> str:
 LEAST = 1.0  # seconds between two measurements: a shorter stretch measures the network
 
 
-class Drift:
+class ClockDrift:
     """Measured at each renewal. `percentage`: None until two renewals are far enough apart.
 
     Positive: the store's clock runs fast, so leases end early there; a margin of ttl/10 outlasts
@@ -467,7 +467,7 @@ class Drift:
 STEP = 1.0  # seconds that a clock may be set back before that is told
 
 
-def as_holder(holder: StoreHolder, lock: str, found: Verdict | None = None) -> Holder:
+def as_holder(holder: StoreHolder, lock: str, found: LifeVerdict | None = None) -> Holder:
     """A holder, of whom the lease alone says that it lives: another host's process is not seen.
 
     `found`: what was found out about its process, where it can be.

@@ -1,4 +1,4 @@
-"""Fixtures for the locks of a test suite: `pytest -p lifehold.testing.pytest`.
+"""Fixtures for the locks of a test suite; pytest finds them where lifehold is installed.
 
     def test_our_lock_survives_a_crash(crash_holder):
         crash_holder(factory, bound=2.0)        # see lifehold.testing.crash_test
@@ -8,6 +8,9 @@
 
 `crash_holder(factory, **bounds)` fails the test with one line a fault. `no_stale_locks`, as a mark
 or with `--no-stale-locks GLOB` for all tests, names what was left and who made it.
+
+Imported by every pytest run, so it loads nothing of lifehold until a test asks for it, and adds
+nothing to a test without the mark. `-p no:lifehold.testing.pytest` leaves it out.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from .crash_test import CrashReport
 
-MARK = "no_stale_locks"
+MARK, LOOK = "no_stale_locks", "_no_stale_locks"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -57,8 +60,17 @@ def crash_holder(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Cras
     return run
 
 
-@pytest.fixture(autouse=True)
-def _no_stale_locks(request: pytest.FixtureRequest) -> Iterator[None]:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The tests that are to leave no lock get a fixture that looks behind them."""
+    for_all = bool(config.getoption("--no-stale-locks"))
+    for item in items:
+        names: list[str] = getattr(item, "fixturenames", [])
+        if (for_all or item.get_closest_marker(MARK)) and LOOK not in names:
+            names.insert(0, LOOK)
+
+
+@pytest.fixture(name="_no_stale_locks")
+def no_stale_locks(request: pytest.FixtureRequest) -> Iterator[None]:
     asked: list[str] | None = request.config.getoption("--no-stale-locks")
     patterns = list(asked or ())
     mark = request.node.get_closest_marker(MARK)

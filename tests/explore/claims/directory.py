@@ -24,7 +24,7 @@ from explore.claims.presence_model import (
 from lifehold.core.owner import Owner
 from lifehold.local.directory import DirectoryLock
 from lifehold.local.files import LOCK_EX, LOCK_NB, LOCK_UN
-from lifehold.local.record import Sheet, Text
+from lifehold.local.record import RecordTemplate, WrittenRecord
 from lifehold.local.record_folders import FRONT, MARK
 from lifehold.testing.clients import PATH
 from lifehold.testing.explore import FOREIGN, MIXED, STUCK, WEDGED, Client, Exploration
@@ -189,8 +189,8 @@ def entry(world: World, *, ttl: float | None = None, witness: bool = True) -> No
     world.put(PATH, b"", stat.S_IFDIR, 0o700 | (0 if witness and ttl is None else MARK))
     mark = f"{7:032x}"
     ino = world.put(f"{PATH}/{FRONT}{mark}")
-    words = Text("directory", Owner(pid=0), ttl, NEAR, witness=witness)
-    sheet = Sheet(words, ino, 7, world.clock // 1000, mark=mark)
+    words = RecordTemplate("directory", Owner(pid=0), ttl, NEAR, witness=witness)
+    sheet = WrittenRecord(words, ino, 7, world.clock // 1000, mark=mark)
     world.nodes[ino] = world.nodes[ino]._replace(data=sheet.text)
     world.token["lock"] = 7
 

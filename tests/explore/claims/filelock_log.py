@@ -1,9 +1,9 @@
 """What is claimed of filelock's reader/writer log, as ours.
 
-Played: the shipped `Participant` and `Log`, in a folder of the model, with the witness of each
-record; the log is cut after few snapshots, so that a committer may sleep until its number is free
-again. Reading a record is one step: each has its content before it has its name. HEAD, which is a
-copy, is left out where there are too many states with it.
+Played: the shipped `Participant` and `GenerationLog`, in a folder of the model, with the witness of
+each record; the log is cut after few snapshots, so that a committer may sleep until its number is
+free again. Reading a record is one step: each has its content before it has its name. HEAD, which
+is a copy, is left out where there are too many states with it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from explore.claims.claim import Claim
-from lifehold.compat.filelock.pin import Pin
-from lifehold.compat.filelock.soft_rw_log import Log, State, numbered, spelled
-from lifehold.compat.filelock.soft_rw_member import Participant, Shelf
+from lifehold.compat.filelock.pin import PinnedSnapshot
+from lifehold.compat.filelock.soft_rw_log import GenerationLog, LogState, numbered, spelled
+from lifehold.compat.filelock.soft_rw_member import MemberState, Participant
 from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant
-from lifehold.core.owner import ALIVE, DEAD, Verdict
+from lifehold.core.owner import ALIVE, DEAD, LifeVerdict
 from lifehold.local.files import LOCK_EX, LOCK_NB, NAMELESS
 from lifehold.local.handles import Descriptors
 from lifehold.testing.explore import Client, Exploration, Model
@@ -48,7 +48,7 @@ class Rooms(Model):
 
 
 class Room:
-    """As `lifehold.compat.filelock.record_folder.Room`, of the model."""
+    """As `lifehold.compat.filelock.record_folder.OpenFolder`, of the model."""
 
     def __init__(self, at: str, seat: Seat, table: Descriptors) -> None:
         self.at, self.seat, self.files, self.table = at, seat, seat.files, table
@@ -58,11 +58,11 @@ class Room:
     def open(self, name: str, flags: int) -> Any:
         return self.files.open(f"{self.at}/{name}", flags)
 
-    def kept(self, name: str, flags: int = os.O_RDONLY) -> Pin:
-        return Pin(self.table, lambda: self.open(name, flags), 0)
+    def kept(self, name: str, flags: int = os.O_RDONLY) -> PinnedSnapshot:
+        return PinnedSnapshot(self.table, lambda: self.open(name, flags), 0)
 
-    def nameless(self) -> Pin:
-        return Pin(self.table, lambda: self.files.open(self.at, os.O_RDWR | NAMELESS), 0)
+    def nameless(self) -> PinnedSnapshot:
+        return PinnedSnapshot(self.table, lambda: self.files.open(self.at, os.O_RDWR | NAMELESS), 0)
 
     def named(self, fd: int, name: str) -> bool:
         self.files.link_fd(fd, f"{self.at}/{name}")
@@ -88,10 +88,10 @@ class Room:
         return self.files.listdir(self.at)
 
 
-class Played(Shelf):
+class Played(MemberState):
     """What the acquisitions of one client know together."""
 
-    def __init__(self, seat: Seat, log: type[Log], cut: int) -> None:
+    def __init__(self, seat: Seat, log: type[GenerationLog], cut: int) -> None:
         self.path, self.runtime, self.terms = LOCK, seat.runtime, TERMS
         self.table, self.words = Descriptors(seat.files), words(seat)
         self.log = log(LOCK, near=True)
@@ -131,8 +131,8 @@ def nothing(fd: int, device: int | None = None) -> None:
 def words(seat: Seat) -> Any:
     """Who we are, and who lives: by the witness alone."""
 
-    def verdict(named: pidfile.Named, witness: bool | None, one_kernel: bool) -> Verdict:
-        return Verdict(DEAD if witness is False else ALIVE, "")
+    def verdict(named: pidfile.PidFileOwner, witness: bool | None, one_kernel: bool) -> LifeVerdict:
+        return LifeVerdict(DEAD if witness is False else ALIVE, "")
 
     return SimpleNamespace(
         record=lambda witness: f"{seat.me}\nhost\n".encode(),
@@ -141,7 +141,7 @@ def words(seat: Seat) -> Any:
     )
 
 
-class Headless(Log):
+class Headless(GenerationLog):
     """The shipped log without its copy of one of the newest."""
 
     def _move_head(self, room: Any, generation: int, content: bytes) -> None:
@@ -159,11 +159,13 @@ class Replaces(Headless):
 class Forgets(Headless):
     """Known to be wrong: it does not look whether the log was cut between its look and its link."""
 
-    def _commit_near(self, room: Any, before: State, state: State, content: bytes) -> bool:
+    def _commit_near(self, room: Any, before: LogState, state: LogState, content: bytes) -> bool:
         return self._published(room, numbered(state.generation), content, [])
 
 
-def side(*, writes: bool, rounds: int = 1, log: type[Log] = Headless, cut: int = 9) -> Program:
+def side(
+    *, writes: bool, rounds: int = 1, log: type[GenerationLog] = Headless, cut: int = 9
+) -> Program:
     """A program that reads or writes `rounds` times, and does not wait."""
 
     def program(seat: Seat) -> set[int]:
@@ -208,7 +210,7 @@ def begun(world: World) -> None:
     """A log that has been in use, and nobody in it."""
     for path in (LOCK, GEN, HOLDERS):
         world.put(path, kind=stat.S_IFDIR, mode=0o700)
-    content = spelled(State(1, None, frozenset()))
+    content = spelled(LogState(1, None, frozenset()))
     world.put(f"{GEN}/{1:020d}", content)
     world.put(f"{GEN}/epoch", EPOCH)
     world.put(f"{GEN}/HEAD", EPOCH + content)
@@ -229,7 +231,7 @@ def _claim(name: str, *programs: Program, soak: bool = False, **more: Any) -> Cl
 def filelock_claims() -> Iterator[Claim]:
     """All of them."""
     read, write = side(writes=False), side(writes=True)
-    again, headed = side(writes=True, rounds=2, cut=1), side(writes=True, log=Log)
+    again, headed = side(writes=True, rounds=2, cut=1), side(writes=True, log=GenerationLog)
     yield _claim("2 writers", write, write)
     yield _claim("a writer and a reader", write, read, soak=True)
     yield _claim("2 writers, with HEAD", headed, headed, quiet=quiet_with_head, soak=True)

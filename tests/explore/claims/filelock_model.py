@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from lifehold.compat.filelock import owner_record, pidfile
 from lifehold.core.deadline import Terms
-from lifehold.core.owner import ALIVE, DEAD, Verdict
+from lifehold.core.owner import ALIVE, DEAD, LifeVerdict
 from lifehold.testing.clients import PATH
 from lifehold.testing.explore import Client, Model
 from lifehold.testing.model import Ways
@@ -124,12 +124,12 @@ def _by_keys(
 def words(seat: Seat, text: Callable[..., bytes]) -> Any:
     """Who we are and who lives, as the model has it."""
 
-    def verdict(named: pidfile.Named, witness: bool | None, one_kernel: bool) -> Verdict:
+    def verdict(named: pidfile.PidFileOwner, witness: bool | None, one_kernel: bool) -> LifeVerdict:
         if witness:
-            return Verdict(ALIVE, "")
+            return LifeVerdict(ALIVE, "")
         if named.witness and witness is False:
-            return Verdict(DEAD, "")
-        return Verdict(DEAD if seat.alive(named.pid) == "dead" else ALIVE, "")
+            return LifeVerdict(DEAD, "")
+        return LifeVerdict(DEAD if seat.alive(named.pid) == "dead" else ALIVE, "")
 
     return SimpleNamespace(
         record=lambda witness: text(seat.me, witness),

@@ -1,9 +1,9 @@
 """What is claimed of filelock's soft locks, as ours.
 
-Played: the shipped `SoftFile`, `MarkFile` and `LeaseFile`, with their witness and without, among
-their own kind and beside filelock's (filelock_model.py): a dead holder's file is adopted, what
-nobody can read is exchanged, a lease that was not touched for its whole duration is taken from a
-holder who was stopped at any step.
+Played: the shipped `SoftFileMechanism`, `MarkerFileMechanism` and `LeaseFile`, with their witness
+and without, among their own kind and beside filelock's (filelock_model.py): a dead holder's file is
+adopted, what nobody can read is exchanged, a lease that was not touched for its whole duration is
+taken from a holder who was stopped at any step.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from explore.claims.filelock_model import (
     words,
 )
 from explore.claims.presence_model import unnamed
-from lifehold.compat.filelock.lease import LeaseFile, MarkFile
-from lifehold.compat.filelock.soft import MALFORMED, SoftFile
+from lifehold.compat.filelock.lease import LeaseFile, MarkerFileMechanism
+from lifehold.compat.filelock.soft import MALFORMED, SoftFileMechanism
 from lifehold.core.acquire import Ask
 from lifehold.core.deadline import NEVER
 from lifehold.core.grant import Grant, Held
-from lifehold.core.renew import Tenure, beat
+from lifehold.core.renew import RenewalSchedule, beat
 from lifehold.local.files import NAMELESS
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.handles import Descriptors
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clients import PATH
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
     from lifehold.testing.model import Model
     from lifehold.testing.seat import Call, Program, Seat
 
-LOCAL = Place("ext4", "0:1")
+LOCAL = MountInfo("ext4", "0:1")
 
 
-def lock_of(seat: Seat, kind: type[SoftFile], text: Callable[..., bytes]) -> Any:
+def lock_of(seat: Seat, kind: type[SoftFileMechanism], text: Callable[..., bytes]) -> Any:
     """A lock of ours in the model."""
     table = Descriptors(seat.files)
     lock = kind(PATH, seat.runtime, table, None, place=LOCAL, words=words(seat, text))
@@ -60,7 +60,7 @@ def lock_of(seat: Seat, kind: type[SoftFile], text: Callable[..., bytes]) -> Any
 
 
 def soft(
-    kind: type[SoftFile] = SoftFile,
+    kind: type[SoftFileMechanism] = SoftFileMechanism,
     text: Callable[..., bytes] = plain,
     *,
     rounds: int = 1,
@@ -105,7 +105,7 @@ def lease(
         if isinstance(answer, Grant):
             grant = lock.renewed(answer, answer.handle[0].began)
             seat.enter(None, until=grant.deadline)
-            tenure = Tenure(grant, TERMS, _told)
+            tenure = RenewalSchedule(grant, TERMS, _told)
             for _ in range(renew):
                 finish(beat(lock, seat.runtime, tenure))
                 if not tenure.over:
@@ -132,14 +132,14 @@ def _told(reason: str) -> None:
     """Who is told of a loss stops: the model has stopped it at its deadline."""
 
 
-class Impatient(SoftFile):
+class Impatient(SoftFileMechanism):
     """What nobody can read counts as old at once."""
 
     def _unchanged_since(self, found: Any, state: Any, now: float) -> float:
         return now - MALFORMED
 
 
-class ImpatientMark(MarkFile):
+class ImpatientMark(MarkerFileMechanism):
     """The same of a marker lock."""
 
     _unchanged_since = Impatient._unchanged_since
@@ -198,13 +198,16 @@ def _claim(name: str, *programs: Program | Client, soak: bool = False, **more: A
 
 def marks_claims() -> Iterator[Claim]:
     """All of them."""
-    yield from soft_claims("soft", SoftFile, Impatient, plain)
-    yield from soft_claims("marker", MarkFile, ImpatientMark, marked)
+    yield from soft_claims("soft", SoftFileMechanism, Impatient, plain)
+    yield from soft_claims("marker", MarkerFileMechanism, ImpatientMark, marked)
     yield from lease_claims()
 
 
 def soft_claims(
-    word: str, kind: type[SoftFile], hasty: type[SoftFile], text: Callable[..., bytes]
+    word: str,
+    kind: type[SoftFileMechanism],
+    hasty: type[SoftFileMechanism],
+    text: Callable[..., bytes],
 ) -> Iterator[Claim]:
     """Without a lease: the dead, and what nobody can read."""
     word = f"filelock's {word} lock"
@@ -228,7 +231,7 @@ def soft_claims(
         )
     odd: dict[str, Any] = {"start": left(GARBAGE)}
     yield _claim(f"{word}: 2 clients, an odd file", hurries, hurries, **odd)
-    again = kind is not SoftFile  # the same steps with another record
+    again = kind is not SoftFileMechanism  # the same steps with another record
     yield _claim(f"{word}: beside filelock, an odd file", hurries, theirs, **odd, soak=again)
     yield _claim(f"{word}: 3 clients, an odd file", hurries, hurries, hurries, **odd, soak=True)
 

@@ -29,8 +29,8 @@ from explore.claims.strict_stage import (
 )
 from lifehold.compat.filelock import pidfile
 from lifehold.compat.filelock.errors import SoftFileLockProtocolError
-from lifehold.compat.filelock.strict import Claim as Doorway
 from lifehold.compat.filelock.strict import StrictFile
+from lifehold.compat.filelock.strict import StrictLockHandle as Doorway
 from lifehold.compat.filelock.strict_claims import PRIVATE, Claims, claim_name, parts_of, published
 from lifehold.core.acquire import Ask
 from lifehold.core.deadline import NEVER

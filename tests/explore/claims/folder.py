@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 from explore.claims.claim import Claim
 from explore.claims.presence_model import ASIDE, NEAR, Leases, unlinked
 from lifehold.core.grant import Grant, Held
-from lifehold.core.owner import Owner, Verdict
+from lifehold.core.owner import LifeVerdict, Owner
 from lifehold.local.files import LOCK_EX, LOCK_NB, LOCK_UN, READ_WRITE
 from lifehold.local.folder import FolderLock
-from lifehold.local.record import HELD, WAITING, Sheet, Text
+from lifehold.local.record import HELD, WAITING, RecordTemplate, WrittenRecord
 from lifehold.testing.clients import PATH, lock_client
 from lifehold.testing.explore import STUCK, Client, Exploration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lifehold.local.folder import Found
+    from lifehold.local.folder import FoundBid
     from lifehold.testing.seat import Program, Seat
     from lifehold.testing.world import World
 
@@ -80,10 +80,10 @@ def folder(kind: Any = InLine, **options: Any) -> Client:
 def _played(kind: Any, options: dict[str, Any]) -> Program:
     def program(seat: Seat) -> set[int]:
         class Played(kind):  # type: ignore[misc]
-            def foreign(self, seen: Found, fd: int) -> Verdict:
+            def foreign(self, seen: FoundBid, fd: int) -> LifeVerdict:
                 if seen.pid is None:
-                    return Verdict("unknown", "")
-                return Verdict(seat.alive(seen.pid), "the oracle")
+                    return LifeVerdict("unknown", "")
+                return LifeVerdict(seat.alive(seen.pid), "the oracle")
 
         return lock_client(Played, **options)(seat) or set()
 
@@ -177,8 +177,8 @@ def empty(world: World) -> None:
 def _left(world: World, state: str, ticket: int) -> None:
     empty(world)
     ino = world.put(f"{PATH}/00000000-0000-4000-8000-000000000000.json")
-    words = Text("folder", Owner(pid=0), None, NEAR, witness=True)
-    sheet = Sheet(words, ino, ticket, world.clock // 1000, mark="0" * 32)
+    words = RecordTemplate("folder", Owner(pid=0), None, NEAR, witness=True)
+    sheet = WrittenRecord(words, ino, ticket, world.clock // 1000, mark="0" * 32)
     world.nodes[ino] = world.nodes[ino]._replace(data=sheet.now(state))
 
 

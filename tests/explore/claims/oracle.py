@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lifehold.core.owner import Verdict
-from lifehold.local.judge import Evidence
+from lifehold.core.owner import LifeVerdict
+from lifehold.local.judge import LivenessJudge
 
 if TYPE_CHECKING:
-    from lifehold.local.record import Marker
+    from lifehold.local.record import ParsedRecord
     from lifehold.testing.seat import Seat
 
 
-class Oracle(Evidence):
+class Oracle(LivenessJudge):
     """By identity: asks the model, which may be late or unsure, about the client of a record."""
 
     __slots__ = ("seat",)
@@ -21,8 +21,8 @@ class Oracle(Evidence):
         super().__init__(kind, {}, grace, foreign)
         self.seat = seat
 
-    def judge(self, marker: Marker, one_kernel: bool) -> Verdict:
+    def judge(self, marker: ParsedRecord, one_kernel: bool) -> LifeVerdict:
         if not one_kernel:
             return super().judge(marker, one_kernel)
         assert marker.owner is not None
-        return Verdict(self.seat.alive(marker.owner.pid), "as the model says")
+        return LifeVerdict(self.seat.alive(marker.owner.pid), "as the model says")

@@ -15,7 +15,7 @@ from explore.claims.oracle import Oracle
 from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant
 from lifehold.local.files import LOCK_EX, LOCK_NB, LOCK_UN
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.handles import Descriptors
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clients import PATH, nobody
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TTL, MARGIN, STEP = 1.0, 0.1, 0.5
 TERMS = Terms(TTL, TTL / 3, MARGIN)
-NEAR, FAR = Place("ext4", ""), Place("nfs4", "")
+NEAR, FAR = MountInfo("ext4", ""), MountInfo("nfs4", "")
 TIME, UNTIL, UNDER_WAY = "time", "until", "under way"
 
 
@@ -141,7 +141,7 @@ def presence_client(
     *,
     rounds: int = 1,
     tries: int = 0,
-    place: Place = NEAR,
+    place: MountInfo = NEAR,
     leased: bool = False,
     witness: bool = True,
     renews: bool = False,

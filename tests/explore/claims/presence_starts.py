@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from explore.claims.presence_model import NEAR, TTL
 from lifehold.core.owner import Owner
-from lifehold.local.record import HELD, RELEASED, VOID, Sheet, Text
+from lifehold.local.record import HELD, RELEASED, VOID, RecordTemplate, WrittenRecord
 from lifehold.testing.clients import PATH
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def numbered(
         world.put(PATH, b"", stat.S_IFDIR, 0o755)
     ino = world.put(f"{PATH}/{number:020d}")
     token = token or number
-    words = Text("generation", Owner(pid=pid), ttl, NEAR, witness=witness)
+    words = RecordTemplate("generation", Owner(pid=pid), ttl, NEAR, witness=witness)
     mark = f"{number:016x}"
-    sheet = Sheet(words, ino, token, world.clock // 1000, after=after, mark=mark)
+    sheet = WrittenRecord(words, ino, token, world.clock // 1000, after=after, mark=mark)
     text = sheet.text if state == HELD else sheet.now(state)
     world.nodes[ino] = world.nodes[ino]._replace(data=text)
     world.token["lock"] = token

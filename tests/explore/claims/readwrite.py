@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lifehold.core.deadline import Terms
-    from lifehold.local.ground import Place
+    from lifehold.local.ground import MountInfo
     from lifehold.testing.seat import Program, Seat
     from lifehold.testing.world import World
 
@@ -39,7 +39,7 @@ def client(
     rounds: int = 1,
     waits: bool = False,
     terms: Terms | None = None,
-    place: Place = LOCAL,
+    place: MountInfo = LOCAL,
     make: Callable[..., Any] = SoftReadWrite,
 ) -> Program:
     """A program that reads or writes `rounds` times."""

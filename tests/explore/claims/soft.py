@@ -17,11 +17,11 @@ from lifehold.core.acquire import Ask
 from lifehold.core.deadline import NEVER, Terms
 from lifehold.core.grant import Grant, Held
 from lifehold.core.owner import Owner
-from lifehold.core.renew import Tenure, beat
+from lifehold.core.renew import RenewalSchedule, beat
 from lifehold.local.files import LOCK_EX, LOCK_NB, NAMELESS
-from lifehold.local.ground import Place
+from lifehold.local.ground import MountInfo
 from lifehold.local.handles import Descriptors
-from lifehold.local.record import Text, is_temporary
+from lifehold.local.record import RecordTemplate, is_temporary
 from lifehold.local.soft import KIND, SoftLock
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clients import PATH, nobody
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lifehold.testing.seat import Call, Program, Seat
     from lifehold.testing.world import World
 
-LOCAL, NFS = Place("ext4", "0:1"), Place("nfs4", "0:2")
+LOCAL, NFS = MountInfo("ext4", "0:1"), MountInfo("nfs4", "0:2")
 TERMS = Terms(ttl=2.0, heartbeat=0.5, margin=1.0)  # in ticks of the model's time
 # A holder that can renew in a later tick than that of its grant: it holds two ticks, then longer.
 LONGER = Terms(ttl=2.0, heartbeat=0.5, margin=0.5)
@@ -57,8 +57,9 @@ class NoFlock(Model):
 
 
 def soft_client(
-    *, rounds: int = 1, wait: float | None = 0.0, terms: Terms | None = None, place: Place = LOCAL,
-    grace: float = 2.0, renew: int = 0, looks: int = 0, make: Callable[..., Any] = SoftLock,
+    *, rounds: int = 1, wait: float | None = 0.0, terms: Terms | None = None,
+    place: MountInfo = LOCAL, grace: float = 2.0, renew: int = 0, looks: int = 0,
+    make: Callable[..., Any] = SoftLock,
 ) -> Program:  # fmt: skip
     """A program that acquires, works, renews `renew` times and releases, `rounds` times.
 
@@ -89,7 +90,7 @@ def soft_client(
     def hold(seat: Seat, lock: Any, grant: Grant) -> None:
         seat.enter(grant.token, until=NEVER if grant.deadline is None else grant.deadline)
         if renew and terms is not None:
-            tenure = Tenure(grant, terms, _told)
+            tenure = RenewalSchedule(grant, terms, _told)
             for _ in range(renew):
                 finish(beat(lock, seat.runtime, tenure))
                 if not tenure.over:
@@ -130,13 +131,13 @@ def _told(reason: str) -> None:
 # ---- start states ------------------------------------------------------------------------------
 
 
-def dead(terms: Terms | None = None, place: Place = LOCAL, *, witness: bool = True) -> Any:
+def dead(terms: Terms | None = None, place: MountInfo = LOCAL, *, witness: bool = True) -> Any:
     """A record whose writer died, and its counter."""
 
     def left_by_the_dead(world: World) -> None:
         ino = world.put(PATH)
         ttl = None if terms is None else terms.ttl
-        text = Text(KIND, Owner(0), ttl, place, witness=witness)
+        text = RecordTemplate(KIND, Owner(0), ttl, place, witness=witness)
         token = world.clock // 1000 + 5_000_000
         data = text.numbered(ino, "d" * 32, token, world.clock // 1000)
         world.nodes[ino] = world.nodes[ino]._replace(data=data)

@@ -67,7 +67,7 @@ class FarDoors(Doors, NetworkModel):
 
 
 class Room:
-    """As `lifehold.compat.filelock.record_folder.Room`, of the model.
+    """As `lifehold.compat.filelock.record_folder.OpenFolder`, of the model.
 
     `aged`: all is taken for old; `calm`: private records of others are not seen, nor swept.
     """

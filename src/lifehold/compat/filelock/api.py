@@ -26,10 +26,15 @@ from ...runtime import fork
 from ...runtime.blocking import BLOCKING, finish
 from ...runtime.held_here import asker
 from . import construction, native_mechanism, pollers, waits
-from .construction import CloseErrorPolicy, ContextErrorPolicy, FileLockMeta, absolute
+from .construction import (
+    CloseErrorPolicy,
+    ContextErrorPolicy,
+    FileLockMeta,
+    absolute,
+)
 from .errors import BODY, Timeout, both_failed
 from .system_calls import TABLE
-from .waits import DEBUG, LOGGER, Hold, SharedContext, ThreadContext
+from .waits import DEBUG, LOGGER, LockHold, SharedContext, ThreadContext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,19 +42,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from .asyncio import BaseAsyncFileLock
-    from .waits import Want
+    from .waits import AcquireRequest
 
 
 class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     """The base of the exclusive file locks. Also a context manager and a decorator."""
 
-    _generation: int
-    _is_thread_local: bool
-    _context_error_policy: str
-    _close_error_policy: str
-    _fallback_to_soft: bool
-    _preserve_lock_file: bool
-    _on_acquired: Callable[[int], None] | None
     _runtime: Any = BLOCKING
     _frees_itself = _is_singleton = False  # the first: what it holds ends with it
     _widest = 0.0  # seconds up to which a shorter pause of the caller's is widened
@@ -90,7 +88,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
         self._on_acquired = on_acquired
         self._is_thread_local, self._is_singleton = thread_local, is_singleton
         self._generation = fork.here()
-        self._holds: set[Hold] = set()  # those in force, of whatever thread
+        self._holds: set[LockHold] = set()  # those in force, of whatever thread
         self._gate: Any = None if thread_local else RLock()
         self._context: Any = (ThreadContext if thread_local else SharedContext)(settings)
         self._check_options()
@@ -98,218 +96,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     def _check_options(self) -> None:
         """Raises ValueError for an option that this kind cannot keep."""
 
-    # ---- taking and letting go
-
-    def acquire(
-        self,
-        timeout: float | None = None,
-        poll_interval: float | None = None,
-        *,
-        poll_intervall: float | None = None,
-        blocking: bool | None = None,
-        cancel_check: Callable[[], bool] | None = None,
-    ) -> AcquireReturnProxy[Self]:
-        """Hold the lock, waiting up to `timeout` seconds; below zero without a limit.
-
-        Held already by this thread, or by this object with `thread_local=False`: counted up.
-        `blocking=False`: one try. `cancel_check`: asked between tries; true ends the wait.
-        `poll_interval`: seconds between tries; left alone, the wait ends by an event.
-
-        Raises Timeout, which names the holder; RuntimeError for a wait for oneself, or in a forked
-        child; OSError.
-        """
-        if poll_intervall is not None:
-            import warnings
-
-            text = "use poll_interval instead of poll_intervall"
-            warnings.warn(text, DeprecationWarning, stacklevel=2)
-            poll_interval = poll_intervall if poll_interval is None else poll_interval
-        context = self._context
-        want = waits.Want(context, timeout, poll_interval, blocking, cancel_check)
-        if self._generation != fork.here():
-            self._refuse_child()
-        if self._gate is not None and not want.pass_gate(self._gate):
-            raise Timeout(self.lock_file)
-        try:
-            hold = context.hold
-            if hold.moving:
-                waits.refuse_reentry(self, hold)
-            if hold.counter and hold.fd is not None:
-                absolute(context.lock_file)  # a working folder that is gone is said here too
-                hold.counter += 1
-            else:
-                self._take_first(hold, want)
-        finally:
-            if self._gate is not None:
-                self._gate.release()
-        return AcquireReturnProxy(self)
-
-    def _take_first(self, hold: Hold, want: waits.Want) -> None:
-        debug = LOGGER.isEnabledFor(DEBUG)
-        path = self._context.lock_file
-        hold.moving = "acquire"
-        try:
-            if debug:
-                LOGGER.debug("Attempting to acquire lock %s on %s", id(self), path)
-            self._take(hold, want)
-            hold.counter = 1
-            self._holds.add(hold)
-            hold.mine = want.mine
-            hold.mine[id(hold)] = hold.path
-            if debug:
-                LOGGER.debug("Lock %s acquired on %s", id(self), path)
-            hold.moving = ""
-            if self._on_acquired is not None and hold.fd is not None:
-                from_the_start(hold)
-                self._on_acquired(hold.fd)
-        except BaseException as error:
-            waits.undone(self, hold, error)
-            raise
-        finally:
-            hold.moving = ""
-
-    def release(self, force: bool = False) -> None:
-        """Give back one hold; at the last, or with `force`, the lock itself. Unheld: nothing.
-
-        `force` also ends the holds of threads that have ended. Raises OSError when the system does
-        not let go: the lock is then still held.
-        """
-        hold = self._context.hold
-        before = hold.counter
-        try:
-            if force or before != 1 or hold.moving or self._gate is not None:
-                self._give_back(hold, force)
-            elif hold.fd is not None and self._generation == fork.here():  # as most of the time
-                self._release_last(hold)
-        except BaseException as error:
-            if before and hold.counter == before and not isinstance(error, Exception):
-                self._give_back(hold, force)  # Ctrl-C came before anything was done
-            raise
-
-    def _give_back(self, hold: Hold, force: bool) -> None:
-        if self._generation != fork.here():
-            return
-        if self._gate is not None:
-            self._gate.acquire()
-        try:
-            if hold.counter and hold.fd is not None:
-                if hold.moving == "release":
-                    return
-                if hold.counter > 1 and not force:
-                    hold.counter -= 1
-                else:
-                    self._release_last(hold)
-            if force:
-                for other in [each for each in self._holds if each.orphaned]:
-                    if not other.moving:  # else another thread is at it
-                        self._release_last(other)
-        finally:
-            if self._gate is not None:
-                self._gate.release()
-
-    def _release_last(self, hold: Hold) -> None:
-        """Let go, whatever interrupts: what was begun is done before Ctrl-C goes on."""
-        try:
-            self._end(hold)
-        except Exception:
-            raise
-        except BaseException:
-            if hold.fd is not None:
-                self._end(hold)
-            self._forget(hold)
-            raise
-
-    def _end(self, hold: Hold) -> None:
-        debug = LOGGER.isEnabledFor(DEBUG)
-        path = self._context.lock_file
-        hold.moving = "release"
-        try:
-            if debug:
-                LOGGER.debug("Attempting to release lock %s on %s", id(self), path)
-            try:
-                self._let_go(hold)
-            finally:
-                if hold.fd is None:
-                    self._forget(hold)
-            if debug:
-                LOGGER.debug("Lock %s released on %s", id(self), path)
-        finally:
-            hold.moving = ""
-
-    def _forget(self, hold: Hold) -> None:
-        hold.counter, hold.path = 0, ""
-        self._holds.discard(hold)
-        if hold.mine is not None:
-            hold.mine.pop(id(hold), None)
-            hold.mine = None
-
-    # ---- what a subclass decides
-
-    def _take(self, hold: Hold, want: waits.Want) -> None:
-        """Get the lock for `hold`, or raise Timeout."""
-        finish(waits.by_polling(self, hold, want))
-
-    def _refused(self, waited: float | None) -> Timeout:
-        return Timeout(self.lock_file)
-
-    def _still_there(self, path: str) -> None:
-        """Asked between two tries. Raises OSError when there is no sense in another."""
-
-    def _let_go(self, hold: Hold) -> None:
-        """End it, and set `hold.fd` to None."""
-        fd = hold.fd
-        self._release()
-        waits.forget(fd)
-
-    def _register_context_descriptor(self) -> None:
-        """Note what `_acquire` has opened, so that a forked child closes it. Raises OSError."""
-        waits.note(self._context.lock_file_fd)
-
-    @abstractmethod
-    def _acquire(self) -> None:
-        """One try, which sets `self._context.lock_file_fd` when it got the lock."""
-
-    @abstractmethod
-    def _release(self) -> None:
-        """The end, which sets `self._context.lock_file_fd` to None."""
-
-    # ---- blocks
-
-    def __enter__(self) -> Self:
-        self.acquire()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc_value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        leave(self, exc_value)
-
-    def __del__(
-        self,
-        _getpid: Callable[[], int] = os.getpid,
-        _is_finalizing: Callable[[], bool] = sys.is_finalizing,
-        _suppress: type[contextlib.suppress] = contextlib.suppress,
-    ) -> None:
-        holds = getattr(self, "_holds", None)
-        if self._is_singleton and self._frees_itself:
-            return  # it may have been handed out just now; when it is gone, its descriptors are
-        if not holds or _is_finalizing() or self._generation != fork.here():
-            return
-        for hold in list(holds):
-            with _suppress(Exception):
-                self._release_last(hold)
-
-    def _refuse_child(self) -> None:
-        if self._generation != fork.here():
-            raise RuntimeError(
-                f"{type(self).__name__} on {self.lock_file!r} was inherited across fork; "
-                "construct a new instance"
-            )
-
-    # ---- what can be asked of a lock of this face, and set: of its options and of its hold
+    # ---- what can be asked of a lock, and set: its options and its hold
 
     @property
     def lock_file(self) -> str:
@@ -431,8 +218,217 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
         """A kind's own options that a singleton was made with in another way: name, had, asked."""
         return []
 
+    # ---- taking and letting go
 
-def from_the_start(hold: Hold) -> None:
+    def acquire(
+        self,
+        timeout: float | None = None,
+        poll_interval: float | None = None,
+        *,
+        poll_intervall: float | None = None,
+        blocking: bool | None = None,
+        cancel_check: Callable[[], bool] | None = None,
+    ) -> AcquireReturnProxy[Self]:
+        """Hold the lock, waiting up to `timeout` seconds; below zero without a limit.
+
+        Held already by this thread, or by this object with `thread_local=False`: counted up.
+        `blocking=False`: one try. `cancel_check`: asked between tries; true ends the wait.
+        `poll_interval`: seconds between tries; left alone, the wait ends by an event.
+
+        Raises Timeout, which names the holder; RuntimeError for a wait for oneself, or in a forked
+        child; OSError.
+        """
+        if poll_intervall is not None:
+            text = "use poll_interval instead of poll_intervall"
+            warnings.warn(text, DeprecationWarning, stacklevel=2)
+            poll_interval = poll_intervall if poll_interval is None else poll_interval
+        context = self._context
+        want = waits.AcquireRequest(context, timeout, poll_interval, blocking, cancel_check)
+        if self._generation != fork.here():
+            self._refuse_child()
+        if self._gate is not None and not want.pass_gate(self._gate):
+            raise Timeout(self.lock_file)
+        try:
+            hold = context.hold
+            if hold.moving:
+                waits.refuse_reentry(self, hold)
+            if hold.counter and hold.fd is not None:
+                absolute(context.lock_file)  # a working folder that is gone is said here too
+                hold.counter += 1
+            else:
+                self._take_first(hold, want)
+        finally:
+            if self._gate is not None:
+                self._gate.release()
+        return AcquireReturnProxy(self)
+
+    def _take_first(self, hold: LockHold, want: waits.AcquireRequest) -> None:
+        debug = LOGGER.isEnabledFor(DEBUG)
+        path = self._context.lock_file
+        hold.moving = "acquire"
+        try:
+            if debug:
+                LOGGER.debug("Attempting to acquire lock %s on %s", id(self), path)
+            self._take(hold, want)
+            hold.counter = 1
+            self._holds.add(hold)
+            hold.mine = want.mine
+            hold.mine[id(hold)] = hold.path
+            if debug:
+                LOGGER.debug("Lock %s acquired on %s", id(self), path)
+            hold.moving = ""
+            if self._on_acquired is not None and hold.fd is not None:
+                from_the_start(hold)
+                self._on_acquired(hold.fd)
+        except BaseException as error:
+            waits.undone(self, hold, error)
+            raise
+        finally:
+            hold.moving = ""
+
+    def release(self, force: bool = False) -> None:
+        """Give back one hold; at the last, or with `force`, the lock itself. Unheld: nothing.
+
+        `force` also ends the holds of threads that have ended. Raises OSError when the system does
+        not let go: the lock is then still held.
+        """
+        hold = self._context.hold
+        before = hold.counter
+        try:
+            if force or before != 1 or hold.moving or self._gate is not None:
+                self._give_back(hold, force)
+            elif hold.fd is not None and self._generation == fork.here():  # as most of the time
+                self._release_last(hold)
+        except BaseException as error:
+            if before and hold.counter == before and not isinstance(error, Exception):
+                self._give_back(hold, force)  # Ctrl-C came before anything was done
+            raise
+
+    def _give_back(self, hold: LockHold, force: bool) -> None:
+        if self._generation != fork.here():
+            return
+        if self._gate is not None:
+            self._gate.acquire()
+        try:
+            if hold.counter and hold.fd is not None:
+                if hold.moving == "release":
+                    return
+                if hold.counter > 1 and not force:
+                    hold.counter -= 1
+                else:
+                    self._release_last(hold)
+            if force:
+                for other in [each for each in self._holds if each.orphaned]:
+                    if not other.moving:  # else another thread is at it
+                        self._release_last(other)
+        finally:
+            if self._gate is not None:
+                self._gate.release()
+
+    def _release_last(self, hold: LockHold) -> None:
+        """Let go, whatever interrupts: what was begun is done before Ctrl-C goes on."""
+        try:
+            self._end(hold)
+        except Exception:
+            raise
+        except BaseException:
+            if hold.fd is not None:
+                self._end(hold)
+            self._forget(hold)
+            raise
+
+    def _end(self, hold: LockHold) -> None:
+        debug = LOGGER.isEnabledFor(DEBUG)
+        path = self._context.lock_file
+        hold.moving = "release"
+        try:
+            if debug:
+                LOGGER.debug("Attempting to release lock %s on %s", id(self), path)
+            try:
+                self._let_go(hold)
+            finally:
+                if hold.fd is None:
+                    self._forget(hold)
+            if debug:
+                LOGGER.debug("Lock %s released on %s", id(self), path)
+        finally:
+            hold.moving = ""
+
+    def _forget(self, hold: LockHold) -> None:
+        hold.counter, hold.path = 0, ""
+        self._holds.discard(hold)
+        if hold.mine is not None:
+            hold.mine.pop(id(hold), None)
+            hold.mine = None
+
+    # ---- what a subclass decides
+
+    def _take(self, hold: LockHold, want: waits.AcquireRequest) -> None:
+        """Get the lock for `hold`, or raise Timeout."""
+        finish(waits.by_polling(self, hold, want))
+
+    def _refused(self, waited: float | None) -> Timeout:
+        return Timeout(self.lock_file)
+
+    def _still_there(self, path: str) -> None:
+        """Asked between two tries. Raises OSError when there is no sense in another."""
+
+    def _let_go(self, hold: LockHold) -> None:
+        """End it, and set `hold.fd` to None."""
+        fd = hold.fd
+        self._release()
+        waits.forget(fd)
+
+    def _register_context_descriptor(self) -> None:
+        """Note what `_acquire` has opened, so that a forked child closes it. Raises OSError."""
+        waits.note(self._context.lock_file_fd)
+
+    @abstractmethod
+    def _acquire(self) -> None:
+        """One try, which sets `self._context.lock_file_fd` when it got the lock."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """The end, which sets `self._context.lock_file_fd` to None."""
+
+    # ---- blocks
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        leave(self, exc_value)
+
+    def __del__(
+        self,
+        _getpid: Callable[[], int] = os.getpid,
+        _is_finalizing: Callable[[], bool] = sys.is_finalizing,
+        _suppress: type[contextlib.suppress] = contextlib.suppress,
+    ) -> None:
+        holds = getattr(self, "_holds", None)
+        if self._is_singleton and self._frees_itself:
+            return  # it may have been handed out just now; when it is gone, its descriptors are
+        if not holds or _is_finalizing() or self._generation != fork.here():
+            return
+        for hold in list(holds):
+            with _suppress(Exception):
+                self._release_last(hold)
+
+    def _refuse_child(self) -> None:
+        if self._generation != fork.here():
+            raise RuntimeError(
+                f"{type(self).__name__} on {self.lock_file!r} was inherited across fork; "
+                "construct a new instance"
+            )
+
+
+def from_the_start(hold: LockHold) -> None:
     """A descriptor that was kept open stands where the last callback left it: at the start again.
 
     Where a subclass brings the descriptor, it stands as that subclass left it.
@@ -462,7 +458,7 @@ class AcquireReturnProxy(Generic[_LockT]):
         leave(self.lock, exc_value)
 
 
-class Awaited:
+class AwaitableAcquire:
     """What `await lock.acquire...()` answers: `async with` it, and it is released at the end.
 
     Each says of itself which class of lock it gives, as filelock's do.
@@ -480,7 +476,7 @@ class Awaited:
         await self.lock.release()
 
 
-class AsyncAcquireReturnProxy(Awaited):
+class AsyncAcquireReturnProxy(AwaitableAcquire):
     """`async with await lock.acquire() as same_lock:` releases once at its end."""
 
     def __init__(self, lock: BaseAsyncFileLock) -> None:
@@ -517,7 +513,7 @@ async def leave_awaited(lock: Any, error: BaseException | None) -> None:
 LIFEHOLD = logging.getLogger("lifehold")
 
 
-class Mechanical(BaseFileLock):
+class MechanismFileLock(BaseFileLock):
     """What the native and the soft lock have in common."""
 
     _kernel: Any = None
@@ -540,7 +536,7 @@ class Mechanical(BaseFileLock):
             hold.lease = self._told_lease(hold)
         return hold.lease  # type: ignore[no-any-return]
 
-    def _told_lease(self, hold: Hold) -> Lease:
+    def _told_lease(self, hold: LockHold) -> Lease:
         lock = Lock(hold.path)
         lock._mechanism = self._kernel  # which is told of the end, and asked whether it lasts
         return Lease(lock, hold.grant, asker(), 0.0)
@@ -549,10 +545,13 @@ class Mechanical(BaseFileLock):
 
     def _brings(self, name: str) -> bool:
         """Whether a subclass, or this object, has replaced `_acquire` or `_release`."""
-        return getattr(type(self), name) is not getattr(Mechanical, name) or name in self.__dict__
+        return (
+            getattr(type(self), name) is not getattr(MechanismFileLock, name)
+            or name in self.__dict__
+        )
 
-    def _take(self, hold: Hold, want: Want) -> None:
-        if type(self)._acquire is not Mechanical._acquire or "_acquire" in self.__dict__:
+    def _take(self, hold: LockHold, want: AcquireRequest) -> None:
+        if type(self)._acquire is not MechanismFileLock._acquire or "_acquire" in self.__dict__:
             finish(waits.by_polling(self, hold, want))
             return
         if pollers.expected:
@@ -561,10 +560,10 @@ class Mechanical(BaseFileLock):
         if type(answer) is not Grant:
             finish(self._contend(hold, want, answer))
 
-    async def _let_pollers_in(self, want: Want) -> None:
+    async def _let_pollers_in(self, want: AcquireRequest) -> None:
         await pollers.let_in(absolute(self._context.lock_file), want, self._runtime)
 
-    async def _contend(self, hold: Hold, want: Want, answer: Any) -> None:
+    async def _contend(self, hold: LockHold, want: AcquireRequest, answer: Any) -> None:
         waits.refuse_self(hold, hold.path, want)
         if want.polled:
             await waits.by_polling(self, hold, want)
@@ -585,7 +584,7 @@ class Mechanical(BaseFileLock):
     def _still_there(self, path: str) -> None:
         native_mechanism.refuse_lost_folder(path)
 
-    def _found(self, hold: Hold) -> Any:
+    def _found(self, hold: LockHold) -> Any:
         """The mechanism, of where the path leads now."""
         # Kept for as long as an acquire goes on: the working folder may change meanwhile.
         path = hold.path or absolute(self._context.lock_file)
@@ -596,7 +595,7 @@ class Mechanical(BaseFileLock):
         hold.path = path
         return found
 
-    def _attempt(self, hold: Hold) -> Any:
+    def _attempt(self, hold: LockHold) -> Any:
         try:
             answer = native_mechanism.attempt(self._found(hold))
         except OSError as error:
@@ -611,7 +610,7 @@ class Mechanical(BaseFileLock):
         """Whether this object is of another kind from now on, which may do better."""
         return False
 
-    async def _tried(self, hold: Hold) -> Any:
+    async def _tried(self, hold: LockHold) -> Any:
         """The same for a task: what may wait for a file server does so in a helper thread."""
         found = self._found(hold)
         if not self._afar:
@@ -626,11 +625,11 @@ class Mechanical(BaseFileLock):
             self._got(hold, answer)
         return answer
 
-    def _got(self, hold: Hold, grant: Grant) -> None:
+    def _got(self, hold: LockHold, grant: Grant) -> None:
         hold.grant = grant
         hold.fd = grant.handle[0].fd
 
-    async def _wait(self, hold: Hold, want: Want, answer: Any) -> None:
+    async def _wait(self, hold: LockHold, want: AcquireRequest, answer: Any) -> None:
         if LOGGER.isEnabledFor(DEBUG):
             text = "Lock %s not acquired on %s, waiting %s seconds ..."
             LOGGER.debug(text, id(self), self.lock_file, want.pause)
@@ -653,20 +652,20 @@ class Mechanical(BaseFileLock):
 
     # ---- letting go
 
-    def _let_go(self, hold: Hold) -> None:
+    def _let_go(self, hold: LockHold) -> None:
         if self._brings("_release"):
             self._tell_loss(hold)  # after its `_release` a file that it removed would look lost
             super()._let_go(hold)
         else:
             self._end_own(hold)
 
-    def _tell_loss(self, hold: Hold) -> None:
+    def _tell_loss(self, hold: LockHold) -> None:
         """L5  Told before a subclass's `_release` runs, which may remove the file itself."""
         found = None if hold.grant is None else self._kernel.check(hold.grant)
         if found is not None:
             LIFEHOLD.warning("%r was lost: %s", self.lock_file, found.reason)
 
-    def _end_own(self, hold: Hold) -> None:
+    def _end_own(self, hold: LockHold) -> None:
         """End what our mechanism has granted, or what a subclass's `_acquire` has opened."""
         if hold.grant is None:
             fd, hold.fd = hold.fd, None

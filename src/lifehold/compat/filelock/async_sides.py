@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from ...runtime import clock, eventloop, fork
 from ...runtime.eventloop import Signal
 from .errors import Timeout, both_failed
-from .sides import TASKS, Patience, patience
+from .sides import TASKS, WaitTerms, patience
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ else:
     asyncio = fork.later("asyncio", globals())
 
 
-class Chain:
+class ChainErrors:
     """The policy of these locks for two errors: the later one after the first."""
 
     context_error_policy = "chain"
@@ -92,7 +92,7 @@ class AsyncSides:
         self._refuse()
         blocking = self.blocking if blocking is None else blocking
         seconds = patience(self.timeout if timeout is None else timeout, blocking)
-        want = Patience(seconds, blocking, None)
+        want = WaitTerms(seconds, blocking, None)
 
         async def enter(left: float) -> None:
             self._refuse()  # it may have been closed while this task waited for the others
@@ -123,13 +123,13 @@ class AsyncSides:
         except Timeout:
             raise cancelled from None
         except BaseException as error:  # noqa: BLE001 - raised, with the other
-            both_failed(Chain, "", cancelled, error)
+            both_failed(ChainErrors, "", cancelled, error)
         try:
             back = self._begun(self._left)
             await to_end(back)
             result_of(back)
         except BaseException as error:  # noqa: BLE001 - raised, with the other
-            both_failed(Chain, "", cancelled, error)
+            both_failed(ChainErrors, "", cancelled, error)
         raise cancelled
 
     def _begun(self, call: Callable[[], Any]) -> Any:
@@ -159,8 +159,8 @@ class AsyncSides:
         try:
             result_of(begun)
         except BaseException as error:  # noqa: BLE001 - raised, with the other
-            both_failed(Chain, "", cancelled, error)
-        raise Ended(cancelled)
+            both_failed(ChainErrors, "", cancelled, error)
+        raise CancelledAfterRelease(cancelled)
 
     async def release(self, *, force: bool = False) -> None:
         """Give back one level of the calling task; with `force`, all that it took through this.
@@ -174,7 +174,7 @@ class AsyncSides:
         async def leave() -> None:
             try:
                 await self._leave()
-            except Ended as ended:  # it is released all the same
+            except CancelledAfterRelease as ended:  # it is released all the same
                 cancelled.append(ended.cancelled)
 
         await self._table.release(self._via, self.lock_file, force, leave, self._holds)
@@ -190,7 +190,7 @@ class AsyncSides:
         async def leave() -> None:
             try:
                 await self._leave(self._lock.close if self._alone else None)
-            except Ended as ended:
+            except CancelledAfterRelease as ended:
                 raise ended.cancelled from None
 
         try:
@@ -241,10 +241,10 @@ class AsyncSides:
         try:
             await self.release()
         except BaseException as failed:  # noqa: BLE001 - raised, with the other
-            both_failed(Chain, "", error, failed)
+            both_failed(ChainErrors, "", error, failed)
 
 
-class Ended(Exception):
+class CancelledAfterRelease(Exception):
     """A release was done, and its caller was cancelled meanwhile."""
 
     def __init__(self, cancelled: BaseException) -> None:
@@ -279,14 +279,14 @@ def result_of(begun: Any) -> Any:
 # own; what is at the end of the last one, and only that, is released below.
 
 
-_tables: WeakKeyDictionary[Any, Table] = WeakKeyDictionary()
+_tables: WeakKeyDictionary[Any, TaskTable] = WeakKeyDictionary()
 
 
-def table_of(lock: Any) -> Table:
+def table_of(lock: Any) -> TaskTable:
     """The one of a lock, for all objects in front of it."""
     fork.here()
     with fork.gate:
-        return _tables.setdefault(lock, Table())
+        return _tables.setdefault(lock, TaskTable())
 
 
 def running_task() -> Any:
@@ -300,7 +300,7 @@ def running_task() -> Any:
     return task
 
 
-class Table:
+class TaskTable:
     """The tasks of one lock."""
 
     def __init__(self) -> None:
@@ -316,7 +316,7 @@ class Table:
     async def acquire(
         self,
         mode: Mode,
-        want: Patience,
+        want: WaitTerms,
         via: Any,
         name: str,
         enter: Callable[[float], Awaitable[None]],

@@ -210,7 +210,7 @@ def both_failed(lock: Any, text: str, error: BaseException | None, failed: BaseE
     raised(chained(error, failed))
 
 
-class Outcome:
+class AcquireErrors:
     """What an acquire of a subclass's lock has met, in the order of its steps."""
 
     __slots__ = ("cancelled", "failed", "stuck", "unnoted")

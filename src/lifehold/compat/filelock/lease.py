@@ -19,12 +19,12 @@ from ...core.deadline import Terms, default_margin
 from ...core.grant import Grant, Held, Lost, Unknown
 from ...local.handles import RELEASED
 from ...runtime import fork
-from ...runtime.renewal import Kept
+from ...runtime.renewal import RenewedLease
 from . import construction, owner_record, pidfile, waits
 from .construction import UNSET_FILE_MODE
 from .errors import LeaseSettingsMismatch
 from .owner_record import OwnerRecord
-from .soft import SoftFile, SoftFileLock
+from .soft import SoftFileLock, SoftFileMechanism
 from .system_calls import TABLE
 
 TYPE_CHECKING = False
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Unpack
 
-    from ...core.owner import Verdict
+    from ...core.owner import LifeVerdict
     from .construction import LockOptions
     from .owner_record import OwnerMode
-    from .soft import Slip
-    from .waits import Hold
+    from .soft import SoftLockRecord
+    from .waits import LockHold
 
 
 # ------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # seconds: never use the two classes on one path. Ours leaves it alone.
 
 
-class MarkFile(SoftFile):
+class MarkerFileMechanism(SoftFileMechanism):
     """The mechanism of one path."""
 
     def _kept(self, content: bytes) -> bool:
@@ -56,7 +56,7 @@ class MarkFile(SoftFile):
         return owner_record.parse(content) is not None  # of a contract that is not known here
 
 
-class Words:
+class MarkerIdentity:
     """Who we are, in the words of this record; who lives, as for any soft lock."""
 
     def __init__(self, lock: MarkerSoftFileLock) -> None:
@@ -74,7 +74,9 @@ class Words:
             self._made = key, owner_record.spelled(lock._published(), witness)
         return self._made[1]
 
-    def verdict(self, named: pidfile.Named, witness: bool | None, one_kernel: bool) -> Verdict:
+    def verdict(
+        self, named: pidfile.PidFileOwner, witness: bool | None, one_kernel: bool
+    ) -> LifeVerdict:
         """Whether it lives."""
         return pidfile.verdict(named, witness, one_kernel)
 
@@ -91,12 +93,12 @@ class MarkerSoftFileLock(SoftFileLock):
     """A lock that is there for as long as its file is, which names its holder."""
 
     _owner_mode: OwnerMode = "exclusive"
-    _kind: Any = MarkFile
+    _kind: Any = MarkerFileMechanism
 
     def _made(self, path: str) -> Any:
         mode = self._context.mode
         exactly = None if mode == UNSET_FILE_MODE else mode
-        return self._kind(path, self._runtime, TABLE, exactly, words=Words(self))
+        return self._kind(path, self._runtime, TABLE, exactly, words=MarkerIdentity(self))
 
     def _published(self) -> OwnerRecord:
         own = pidfile.read(pidfile.record(False))
@@ -120,7 +122,7 @@ class MarkerSoftFileLock(SoftFileLock):
         owner = self.owner
         if owner is None:
             return False
-        return pidfile.is_ours(pidfile.Named(owner.pid, owner.hostname, owner.start))
+        return pidfile.is_ours(pidfile.PidFileOwner(owner.pid, owner.hostname, owner.start))
 
     def force_break(self) -> None:
         """As `break_lock()`: two may be inside afterwards."""
@@ -146,12 +148,12 @@ class MarkerSoftFileLock(SoftFileLock):
 #   one's can.
 
 
-class LeaseFile(MarkFile):
+class LeaseFile(MarkerFileMechanism):
     """The mechanism of one path. `terms`: of ours."""
 
     terms: Terms  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    def _due(self, found: Slip, content: bytes) -> float | None:
+    def _due(self, found: SoftLockRecord, content: bytes) -> float | None:
         record = owner_record.parse(content)
         if record is None or record.mode != "lease":
             return super()._due(found, content)
@@ -243,7 +245,7 @@ class LeaseCompromise:
     error: Exception | None = None
 
 
-class Claim:
+class HeldLease:
     """One hold's lease."""
 
     __slots__ = ("compromise", "kept", "token")
@@ -254,10 +256,10 @@ class Claim:
         self.kept: Any = None
 
 
-class Teller:
+class LeaseLossSignal:
     """Tells a loss to the lock, if there is still one. In a thread that may take its time."""
 
-    def __init__(self, lock: SoftFileLease, claim: Claim, slip: Any) -> None:
+    def __init__(self, lock: SoftFileLease, claim: HeldLease, slip: Any) -> None:
         self._lock, self._claim, self._slip, self._token = ref(lock), claim, slip, claim.token
 
     def set(self, reason: str, first: Callable[[], None]) -> bool:
@@ -314,7 +316,7 @@ class SoftFileLease(MarkerSoftFileLock):
         self._terms = Terms(ttl, beat, min(default_margin(ttl), (ttl - beat) / 2))
         self._on_compromise = on_compromise
         if not self.is_thread_local():
-            self._context.hold.claim = Claim()
+            self._context.hold.claim = HeldLease()
         waits.living.add(self)
 
     _lifetime_supported, _ageless = False, "lease_duration sets when a lease expires"
@@ -350,13 +352,13 @@ class SoftFileLease(MarkerSoftFileLock):
         return self._claim.compromise
 
     @property
-    def _claim(self) -> Claim:
+    def _claim(self) -> HeldLease:
         return self._claim_of(self._context.hold)
 
     @staticmethod
-    def _claim_of(hold: Hold) -> Claim:
+    def _claim_of(hold: LockHold) -> HeldLease:
         if hold.claim is None:
-            hold.claim = Claim()
+            hold.claim = HeldLease()
         return hold.claim  # type: ignore[no-any-return]
 
     # ---- taking and letting go
@@ -366,7 +368,7 @@ class SoftFileLease(MarkerSoftFileLock):
         made.terms = self._terms
         return made
 
-    def _found(self, hold: Hold) -> Any:
+    def _found(self, hold: LockHold) -> Any:
         found = super()._found(hold)
         found.lifetime = None
         claim = self._claim_of(hold)
@@ -377,16 +379,16 @@ class SoftFileLease(MarkerSoftFileLock):
         record = super()._published()
         return record._replace(token=self._claim.token, lease_duration=self._terms.ttl)
 
-    def _got(self, hold: Hold, grant: Grant) -> None:
+    def _got(self, hold: LockHold, grant: Grant) -> None:
         super()._got(hold, grant)
         claim, slip = self._claim_of(hold), grant.handle[0]
         leased = self._kernel.renewed(grant, slip.began)
-        kept = Kept(self._kernel, leased, self._terms, self.lock_file)
-        kept.lost = Teller(self, claim, slip)  # type: ignore[assignment]
+        kept = RenewedLease(self._kernel, leased, self._terms, self.lock_file)
+        kept.lost = LeaseLossSignal(self, claim, slip)  # type: ignore[assignment]
         claim.kept = slip.tenure = kept
         kept.start()  # without a thread to be had it raises, and the hold is undone
 
-    def _take(self, hold: Hold, want: Any) -> None:
+    def _take(self, hold: LockHold, want: Any) -> None:
         try:
             super()._take(hold, want)
         except BaseException:
@@ -394,14 +396,14 @@ class SoftFileLease(MarkerSoftFileLock):
                 self._claim_of(hold).token = None
             raise
 
-    async def _contend(self, hold: Hold, want: Any, answer: Any) -> None:
+    async def _contend(self, hold: LockHold, want: Any, answer: Any) -> None:
         try:
             await super()._contend(hold, want, answer)
         finally:
             if hold.fd is None:
                 self._claim_of(hold).token = None
 
-    def _end_own(self, hold: Hold) -> None:
+    def _end_own(self, hold: LockHold) -> None:
         claim = self._claim_of(hold)
         kept, claim.kept = claim.kept, None
         if kept is not None:

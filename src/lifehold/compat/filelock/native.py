@@ -21,16 +21,16 @@ from typing import Any
 
 from ...runtime import clock, fork
 from . import native_mechanism
-from .api import BaseFileLock, Mechanical
+from .api import BaseFileLock, MechanismFileLock
 from .construction import UNSET_FILE_MODE, seconds
 from .system_calls import TABLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .waits import Hold, Want
+    from .waits import AcquireRequest, LockHold
 
 
-class UnixFileLock(Mechanical):
+class UnixFileLock(MechanismFileLock):
     """A lock by flock(2)."""
 
     _stays = True
@@ -47,7 +47,7 @@ class UnixFileLock(Mechanical):
             self._runtime,
         )
 
-    async def _tried(self, hold: Hold) -> Any:
+    async def _tried(self, hold: LockHold) -> Any:
         try:
             return await super()._tried(hold)
         except OSError as error:
@@ -117,7 +117,7 @@ class WindowsFileLock(NATIVE):  # type: ignore[misc]
 
     if sys.platform != "win32":
 
-        def _take(self, hold: Hold, want: Want) -> None:
+        def _take(self, hold: LockHold, want: AcquireRequest) -> None:
             raise NotImplementedError(f"{type(self).__name__} works on Windows alone: use FileLock")
 
         def _acquire(self) -> None:

@@ -36,7 +36,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .waits import Want
+    from .waits import AcquireRequest
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LEASED = "another process has a lease on its file, and was asked to give it back"
@@ -77,14 +77,19 @@ def without_record(kernel: Any, error: SystemRefused) -> Any:
 
 
 async def waited(
-    kernel: Any, runtime: Any, name: str, answer: Held, want: Want, refuse: Callable[..., Timeout]
+    kernel: Any,
+    runtime: Any,
+    name: str,
+    answer: Held,
+    want: AcquireRequest,
+    refuse: Callable[..., Timeout],
 ) -> Grant:
     """The lock, once it is granted. Raises what `refuse` makes, OSError."""
     begun = clock.now()
     ask = Ask(name, want.deadline, None, notify.waiting)
-    source: Any = Anchored(kernel, want.pause)
+    source: Any = FolderBoundWait(kernel, want.pause)
     if want.cancel is not None:
-        source = Asking(source, want.pause, want.cancel)
+        source = CancelCheckedWait(source, want.pause, want.cancel)
     ANCHORED[id(ask)] = os.path.dirname(kernel.path)
     try:
         found = await acquire(source, runtime, ask, answer)
@@ -161,7 +166,7 @@ def not_a_file(path: str, told: InvalidArgument) -> OSError:
     return made
 
 
-class Anchored:
+class FolderBoundWait:
     """A lock whose wait ends with the folder that it was begun in: another is another lock's."""
 
     def __init__(self, kernel: Any, pause: float) -> None:
@@ -208,7 +213,7 @@ def leased(path: str, error: SystemRefused) -> bool:
     return False
 
 
-class Asking:
+class CancelCheckedWait:
     """A kernel lock whose wait asks the caller now and then whether to go on.
 
     The place in the queue is kept between two questions.

@@ -19,7 +19,7 @@ import hashlib
 import os
 from typing import Any
 
-from ...core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, Verdict
+from ...core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, LifeVerdict
 from ...core.value import value
 from ...runtime import clock as host_clock
 from ...runtime import fork, process
@@ -49,7 +49,7 @@ NOT_INITIAL = (None, INITIAL_PID_NAMESPACE)
 
 
 @value
-class Named:
+class PidFileOwner:
     """What a file says: the process, its host, its begin, and whether it keeps a witness."""
 
     pid: int
@@ -58,7 +58,7 @@ class Named:
     witness: bool = False
 
 
-def read(content: bytes) -> Named | None:
+def read(content: bytes) -> PidFileOwner | None:
     """Whom a file names; None when it cannot be read as a record."""
     if len(content) > LONGEST or not content.endswith(b"\n"):
         return None
@@ -74,16 +74,16 @@ def read(content: bytes) -> Named | None:
     pid = int(lines[0])
     if not 0 < pid < 1 << 31:
         return None
-    return Named(pid, lines[1], int(lines[2]) if len(lines) == 3 else None, witness)
+    return PidFileOwner(pid, lines[1], int(lines[2]) if len(lines) == 3 else None, witness)
 
 
-def by_keys(content: bytes) -> Named | None:
+def by_keys(content: bytes) -> PidFileOwner | None:
     """Whom a marker lock or a lease names; None for a contract that is not known here."""
     found = owner_record.parse(content)
     if found is None or found.mode == "unknown":
         return None
     witness = content.endswith(b"\n" + owner_record.WITNESS.encode())
-    return Named(found.pid, found.hostname, found.start, witness)
+    return PidFileOwner(found.pid, found.hostname, found.start, witness)
 
 
 def of_later(content: bytes) -> bool:
@@ -159,7 +159,7 @@ def same(one: int, other: int) -> bool:
     return one == other or (unread and one & LOW == other & LOW)
 
 
-class _Ours:
+class _OwnRecord:
     """The record of this process, made once for a process and host name."""
 
     made: tuple[tuple[int, str], bytes] | None = None
@@ -168,12 +168,12 @@ class _Ours:
 def record(witness: bool) -> bytes:
     """What a lock of this process says."""
     key = fork.here(), os.uname().nodename
-    if _Ours.made is None or _Ours.made[0] != key:
+    if _OwnRecord.made is None or _OwnRecord.made[0] != key:
         pid = os.getpid()
         start = start_of(pid)
         text = f"{pid}\n{host_name()}\n" + ("" if start is None else f"{start}\n")
-        _Ours.made = key, text.encode()
-    return _Ours.made[1] + (WITNESSED if witness else b"")
+        _OwnRecord.made = key, text.encode()
+    return _OwnRecord.made[1] + (WITNESSED if witness else b"")
 
 
 def pid() -> int:
@@ -181,7 +181,7 @@ def pid() -> int:
     return os.getpid()
 
 
-def is_ours(named: Named) -> bool:
+def is_ours(named: PidFileOwner) -> bool:
     """Whether it names this process."""
     own = read(record(False))
     assert own is not None
@@ -189,28 +189,30 @@ def is_ours(named: Named) -> bool:
     return right and (named.start is None or named.start == own.start)
 
 
-def verdict(named: Named, witness: bool | None, one_kernel: bool) -> Verdict:
+def verdict(named: PidFileOwner, witness: bool | None, one_kernel: bool) -> LifeVerdict:
     """Whether it lives. `witness`: that somebody locks the file; None where that says nothing."""
     if witness:
-        return Verdict(ALIVE, "its kernel witness is held")
+        return LifeVerdict(ALIVE, "its kernel witness is held")
     if named.witness and witness is False and one_kernel:
-        return Verdict(DEAD, "its kernel witness is free")
+        return LifeVerdict(DEAD, "its kernel witness is free")
     if named.host != host_name():
-        return Verdict(UNKNOWN, f"it names process {named.pid} of another host, {named.host}")
+        return LifeVerdict(UNKNOWN, f"it names process {named.pid} of another host, {named.host}")
     start = named.start
     if not one_kernel and (start is None or not boot() or start >> 64 != boot()):
-        return Verdict(UNKNOWN, "a shared file system, and nothing says that it ran on this kernel")
+        return LifeVerdict(
+            UNKNOWN, "a shared file system, and nothing says that it ran on this kernel"
+        )
     seen = process.look(named.pid)
     if seen.exists and not seen.is_zombie:
         now = start_of(named.pid)
         if start is None or now is None or same(now, start):
-            return Verdict(ALIVE, f"process {named.pid} runs")
+            return LifeVerdict(ALIVE, f"process {named.pid} runs")
         evidence = f"process {named.pid} is another one by now"
     else:
         evidence = f"process {named.pid} is gone"
     if MARK not in named.host and elsewhere(named.pid, start):
-        return Verdict(ALIVE, f"process {named.pid} of another PID namespace runs")
-    return Verdict(DEAD, evidence)
+        return LifeVerdict(ALIVE, f"process {named.pid} of another PID namespace runs")
+    return LifeVerdict(DEAD, evidence)
 
 
 def elsewhere(pid: int, start: int | None) -> bool:
@@ -276,14 +278,14 @@ def exchange(one: str, other: str) -> bool:
     raise OSError(code, os.strerror(code), one, None, other)
 
 
-class _Call:
+class _RenameCall:
     loaded: Any = ()
 
 
 def _load() -> Any:
-    if _Call.loaded == ():
-        _Call.loaded = local_files._load_rename()
-    return _Call.loaded
+    if _RenameCall.loaded == ():
+        _RenameCall.loaded = local_files._load_rename()
+    return _RenameCall.loaded
 
 
 def aside(path: str, pid: int, kind: str = "break") -> str:
@@ -379,7 +381,7 @@ def restored(
     path: str,
     dead: RecordFile,
     pids: tuple[int, int],
-    lives: Callable[[Named], bool],
+    lives: Callable[[PidFileOwner], bool],
     gone: Any,
 ) -> bool:
     """Whether a live holder's file may lie aside, left by the dead breaker that the path names.
@@ -423,7 +425,7 @@ def restored(
     return False
 
 
-def _lives(files: Any, name: str, lives: Callable[[Named], bool]) -> bool:
+def _lives(files: Any, name: str, lives: Callable[[PidFileOwner], bool]) -> bool:
     try:
         content = _content(files, name)
     except OSError:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...local.handles import CLOSED, Descriptors, Slot
+from ...local.handles import CLOSED, Descriptors, LockFile
 from ...runtime import fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-class Pin(Slot):
+class PinnedSnapshot(LockFile):
     """One. `dev`: the device of its folder; who opens it need not ask."""
 
     __slots__ = ()

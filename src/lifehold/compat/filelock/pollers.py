@@ -15,7 +15,8 @@ Rule: evidence of the last second, by class of lock.
     A soft lock: we met a holder that another program's record names; ours bear a witness line.
     A strict lock: we met a claim whose token is not of our making (strict_claims.py).
     A soft reader/writer lock: we met a member whose record bears no witness line. Who waits has a
-    record too, so it is known whether anybody does.
+    record too, so it is known whether anybody does; and the log counts the turns of others, so ours
+    uses it freely for as many.
 Not promised: a turn for a program that looks less often than once in QUIET, or that keeps the file
 open and tries again by it; where inotify is missing, and on a file system without witnesses.
 """
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ...runtime import watch_table
-    from .sides import Patience
-    from .waits import Want
+    from .sides import WaitTerms
+    from .waits import AcquireRequest
 else:
     watch_table = fork.later("lifehold.runtime.watch_table", globals())
 
@@ -47,10 +48,10 @@ QUIET = 1.0  # seconds without evidence after which nobody polls any more
 # their turns follow one another at once, ours each after a wake-up.
 SHARE, FREE = 1.5, 5.0
 MOST = 16  # files watched by one process: of 128 inotify instances that a user has
-expected: dict[str, Opens | Met] = {}  # path -> how another program's look is seen
+expected: dict[str, OpenWatch | MetPeer] = {}  # path -> how another program's look is seen
 
 
-class Opens:
+class OpenWatch:
     """A file: who opens it, by inotify. Raises OSError where that is missing."""
 
     def __init__(self, path: str, windows: float) -> None:
@@ -70,11 +71,15 @@ class Opens:
         return self.looked() or (self._any and clock.now() - self.since < QUIET)
 
     def again(self) -> None:
-        """As of `Met`. Who waits for such a lock stands in the kernel's queue."""
+        """As of `MetPeer`. Who waits for such a lock stands in the kernel's queue."""
         self.since = clock.now()
 
+    def over(self) -> bool:
+        """Whether nobody polls any more."""
+        return clock.now() - self.since >= QUIET
+
     def came(self) -> None:
-        """As of `Met`."""
+        """As of `MetPeer`."""
 
     def looked(self) -> bool:
         """Whether it has looked since the last question."""
@@ -87,7 +92,7 @@ class Opens:
         return True
 
     def asked(self) -> Callable[[], bool]:
-        """As of `Met`."""
+        """As of `MetPeer`."""
         return self.looked
 
     def close(self) -> None:
@@ -96,7 +101,7 @@ class Opens:
         self._opens.close()
 
 
-class Met:
+class MetPeer:
     """A lock in files: another program has held it, and takes it again when it is free."""
 
     windows = 1.0
@@ -116,6 +121,10 @@ class Met:
         self.since = clock.now()
         if self._behind is None:
             self._behind = self.since
+
+    def over(self) -> bool:
+        """Whether nobody polls any more."""
+        return clock.now() - self.since >= QUIET
 
     def came(self) -> None:
         """A wait of ours is over."""
@@ -151,7 +160,7 @@ def expect(path: str, windows: float = 1.0) -> None:
     if path in expected:
         return
     for other, found in list(expected.items()):
-        if not found.due() and clock.now() - found.since >= QUIET:
+        if not found.due() and found.over():
             forget(other)
     if len(expected) >= MOST:
         return
@@ -159,18 +168,18 @@ def expect(path: str, windows: float = 1.0) -> None:
     with fork.gate:
         if path not in expected:
             try:
-                expected[path] = Opens(path, windows)
+                expected[path] = OpenWatch(path, windows)
             except (OSError, ImportError):
                 return  # no inotify here, or none left: no turns for pollers
 
 
-def met(path: str, make: Callable[[], Met] | None = None) -> None:
+def met(path: str, make: Callable[[], MetPeer] | None = None) -> None:
     """A lock in files is held by another program. `make`: how that is seen; None by the file."""
     found = expected.get(path)
     if found is not None:
         found.again()
     elif len(expected) < MOST:
-        expected[path] = make() if make else Met(path)
+        expected[path] = make() if make else MetPeer(path)
 
 
 def came(path: str) -> None:
@@ -180,7 +189,7 @@ def came(path: str) -> None:
         found.came()
 
 
-async def let_in(path: str, want: Want | Patience, runtime: Any) -> None:
+async def let_in(path: str, want: AcquireRequest | WaitTerms, runtime: Any) -> None:
     """Leave the lock alone until a program that polls it has looked once."""
     found = expected.get(path)
     if found is None or not want.blocking:
@@ -193,7 +202,7 @@ async def let_in(path: str, want: Want | Patience, runtime: Any) -> None:
                 await runtime.sleep(STEP)
                 if looked():
                     return
-        elif clock.now() - found.since >= QUIET:
+        elif found.over():
             forget(path)
     except OSError as error:
         if error.errno != errno.EBADF:  # other code has closed it

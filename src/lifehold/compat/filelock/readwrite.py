@@ -20,7 +20,7 @@ from ...local.handles import OF_PARENT, RELEASED, to_keep
 from ...runtime import clock, eventloop, fork
 from ...runtime.blocking import BLOCKING, finish
 from . import construction, native_mechanism, pollers, sqlite_file
-from .api import Awaited
+from .api import AwaitableAcquire
 from .async_sides import AsyncSides
 from .construction import absolute
 from .one import SidesMeta
@@ -35,9 +35,9 @@ from .sqlite_file import (
     SLICE,
     WAIT,
     WRITE,
-    Connected,
-    Moved,
-    Sheet,
+    PathMoved,
+    SqliteConnection,
+    SqliteDescriptor,
     sheet_opened,
     words,
 )
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from ...local.handles import Descriptors
     from ...ops import foreign
     from .errors import Timeout
-    from .sides import Mode, Patience
+    from .sides import Mode, WaitTerms
 else:
     foreign = fork.later("lifehold.ops.foreign", globals())
     kernel_holders = fork.later("lifehold.local.kernel_holders", globals())
@@ -98,12 +98,12 @@ class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
     ) -> None:
         self._begin(lock_file, timeout, blocking)
         absolute(self.lock_file)
-        self._database = Database(self._path, TABLE)
+        self._database = LockDatabase(self._path, TABLE)
         self._kinds = {
             mode: Transaction(self._database, BLOCKING, mode == "write")
             for mode in ("read", "write")
         }
-        Connected(self._path, TABLE, schema=False).close()
+        SqliteConnection(self._path, TABLE, schema=False).close()
 
     @classmethod
     def get_lock(
@@ -117,12 +117,13 @@ class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
         answer = found.attempt()
         return (found, answer) if isinstance(answer, Grant) else None
 
-    def _enter(self, mode: Mode, want: Patience) -> Any:
+    def _enter(self, mode: Mode, want: WaitTerms) -> Any:
         found = self._kinds[mode]
         if not want.blocking:
             raise native_mechanism.kernel_refusal(found, self.lock_file, later=True)
         pollers.expect(self._path, pollers.SQLITE)
-        pause: Any = Waiting(want)  # asked in between whether to go on, when somebody wants to be
+        # asked in between whether to go on, when somebody wants to be
+        pause: Any = ReadWriteWant(want)
         waiting = native_mechanism.waited(
             found, BLOCKING, self.lock_file, Held(), pause, self._refused
         )
@@ -147,10 +148,10 @@ class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
         return ProgrammingError("Cannot operate on a closed database.")
 
 
-class Waiting:
+class ReadWriteWant:
     """A `Want` of this lock."""
 
-    def __init__(self, want: Patience) -> None:
+    def __init__(self, want: WaitTerms) -> None:
         self.deadline, self.cancel, self.pause = want.deadline, want.cancel, 0.05
 
 
@@ -169,30 +170,30 @@ class Waiting:
 KEEP = 0 if os.name == "nt" else to_keep()  # a file that is open cannot be removed on Windows
 OFTEN = 3
 NO_TOKEN = "an SQLite file of filelock's has no room for a token"  # noqa: S105
-_idle: dict[int, ref[Database]] = {}  # those with a connection that nobody uses, oldest first
+_idle: dict[int, ref[LockDatabase]] = {}  # those with a connection that nobody uses, oldest first
 
 
-class Database:
+class LockDatabase:
     """One database of one lock object, and the connection that is kept for its next transaction."""
 
     def __init__(self, path: str, table: Descriptors) -> None:
         self.path, self.table = path, table
-        self._kept: list[Connected] = []
+        self._kept: list[SqliteConnection] = []
         self._holds = 0
 
-    def connected(self) -> tuple[Connected, bool]:
+    def connected(self) -> tuple[SqliteConnection, bool]:
         """A connection, and whether it is a new one. Raises what opening one does."""
         _idle.pop(id(self), None)
         try:
             found = self._kept.pop()
         except IndexError:
-            return Connected(self.path, self.table, schema=True), True
+            return SqliteConnection(self.path, self.table, schema=True), True
         if found.generation == fork.here():
             return found, False
         found.close()
-        return Connected(self.path, self.table, schema=True), True
+        return SqliteConnection(self.path, self.table, schema=True), True
 
-    def left(self, found: Connected) -> None:
+    def left(self, found: SqliteConnection) -> None:
         """A hold is over."""
         self._holds += 1
         if self._holds < OFTEN:
@@ -200,7 +201,7 @@ class Database:
         else:
             self.keep(found)
 
-    def keep(self, found: Connected) -> None:
+    def keep(self, found: SqliteConnection) -> None:
         """It is of no use just now, but soon."""
         if found.generation != fork.here() or self._kept or not KEEP:
             found.close()
@@ -228,10 +229,10 @@ class Transaction:
 
     terms, label = None, ""
 
-    def __init__(self, database: Database, runtime: Any, write: bool) -> None:
+    def __init__(self, database: LockDatabase, runtime: Any, write: bool) -> None:
         self.database, self.path, self.table = database, database.path, database.table
         self.runtime, self.files, self.exclusive = runtime, database.table.files, write
-        self._line = Line(self.path, runtime, self.table, write)
+        self._line = SideQueue(self.path, runtime, self.table, write)
 
     def far(self) -> bool:
         """Whether its calls may wait for a file server."""
@@ -250,7 +251,7 @@ class Transaction:
         found, new = self.database.connected()
         try:
             begun = found.begin(self.exclusive, wait)
-        except Moved:
+        except PathMoved:
             found.close()
             if new:
                 raise
@@ -316,7 +317,7 @@ class Transaction:
             return Lost(RELEASED)
         return Lost(OF_PARENT) if found.generation != fork.here() else self._lost(found)
 
-    def _lost(self, found: Connected) -> Lost | None:
+    def _lost(self, found: SqliteConnection) -> Lost | None:
         if found.sheet.leads_to():
             return None
         return Lost("its database was removed or replaced: others may be in", gone=True)
@@ -392,7 +393,7 @@ class AsyncReadWriteLock(AsyncSides):
         return AsyncAcquireReadWriteReturnProxy(self)
 
 
-class AsyncAcquireReadWriteReturnProxy(Awaited):
+class AsyncAcquireReadWriteReturnProxy(AwaitableAcquire):
     """`async with await lock.acquire_read():` releases at its end."""
 
     def __init__(self, lock: AsyncReadWriteLock) -> None:
@@ -425,14 +426,14 @@ class AsyncAcquireReadWriteReturnProxy(Awaited):
 possible = sqlite_file.ranges
 
 
-class Range(int):
+class ByteLock(int):
     """What `Runtime.block` is to stand in the queue for."""
 
     call = WAIT
     words: bytes
 
     @classmethod
-    def of(cls, kind: int, start: int, length: int) -> Range:
+    def of(cls, kind: int, start: int, length: int) -> ByteLock:
         made = cls(0)
         made.words = words(kind, start, length)
         return made
@@ -440,26 +441,26 @@ class Range(int):
 
 TURN = PENDING - 1
 READER = (
-    Range.of(READ, TURN, 1),
-    Range.of(READ, PENDING, 1),
-    Range.of(READ, SHARED, LENGTH),
+    ByteLock.of(READ, TURN, 1),
+    ByteLock.of(READ, PENDING, 1),
+    ByteLock.of(READ, SHARED, LENGTH),
 )
 WRITER = (
-    Range.of(WRITE, TURN, 1),
-    Range.of(WRITE, RESERVED, 1),
-    Range.of(WRITE, PENDING, 1),
-    Range.of(WRITE, SHARED, LENGTH),
+    ByteLock.of(WRITE, TURN, 1),
+    ByteLock.of(WRITE, RESERVED, 1),
+    ByteLock.of(WRITE, PENDING, 1),
+    ByteLock.of(WRITE, SHARED, LENGTH),
 )
 
 
-class Line:
+class SideQueue:
     """The queue of one database and one side."""
 
     def __init__(self, path: str, runtime: Any, table: Descriptors, write: bool) -> None:
         self.path, self.runtime, self.table = path, runtime, table
         self._steps = WRITER if write else READER
 
-    async def front(self, ask: Ask, until: float) -> Sheet | None:
+    async def front(self, ask: Ask, until: float) -> SqliteDescriptor | None:
         """Stand in line until nobody is before us; None when `until` comes first.
 
         What was reached is kept in `ask.slot` until then, and for another call.

@@ -17,7 +17,7 @@ from ...local.files import HOST, NAMELESS
 from ...local.handles import files_for
 from ...local.record_handle import RecordFile
 from ...runtime import fork
-from .pin import Pin
+from .pin import PinnedSnapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class NotAFolder(RuntimeError):
         self.where = where
 
 
-class Folder:
+class RecordFolder:
     """`parts` below the existing folder `above`, each a folder of its own."""
 
     def __init__(self, above: str, *parts: str) -> None:
@@ -225,7 +225,7 @@ NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS, errno
 CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 
 
-class Room:
+class OpenFolder:
     """The folder behind `fd`. `files`: the calls that work on what is open; `dev`: its device.
 
     `table`: of what stays open; `pin`, `head`: what a log keeps so.
@@ -242,17 +242,19 @@ class Room:
         """A descriptor of a record. Raises OSError."""
         return os.open(name, flags | FLAGS, mode, dir_fd=self.fd)
 
-    def kept(self, name: str, flags: int = os.O_RDONLY) -> Pin:
+    def kept(self, name: str, flags: int = os.O_RDONLY) -> PinnedSnapshot:
         """A record that stays open. Raises OSError."""
-        return Pin(self.table, lambda: self.open(name, flags), self.dev)
+        return PinnedSnapshot(self.table, lambda: self.open(name, flags), self.dev)
 
-    def nameless(self) -> Pin | None:
+    def nameless(self) -> PinnedSnapshot | None:
         """A new file that no crash leaves behind; None where there is no such thing."""
         if not NAMELESS:
             return None
         flags = os.O_RDWR | NAMELESS | os.O_CLOEXEC
         try:
-            return Pin(self.table, lambda: os.open(".", flags, 0o600, dir_fd=self.fd), self.dev)
+            return PinnedSnapshot(
+                self.table, lambda: os.open(".", flags, 0o600, dir_fd=self.fd), self.dev
+            )
         except OSError as error:
             if not os.fstat(self.fd).st_nlink:  # some file systems say EPERM of a removed folder
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), ".") from error

@@ -36,7 +36,7 @@ class Sides:
         self.lock_file = os.fspath(lock_file)
         self.timeout, self.blocking = timeout, blocking
         self._path = canonical(os.path.abspath(self.lock_file))
-        self._hold = Levels()
+        self._hold = HeldLevels()
         self._state, self._turn = Lock(), Lock()
         self._step = RLock()  # one attempt, or one release, at a time
         self._at_work: set[int] = set()  # threads in the middle of an acquire
@@ -48,7 +48,7 @@ class Sides:
         """The grant, if it is free; None: `_enter` finds out."""
         return None
 
-    def _enter(self, mode: Mode, want: Patience) -> Any:
+    def _enter(self, mode: Mode, want: WaitTerms) -> Any:
         """The grant. Raises Timeout."""
         raise TypeError(f"{type(self).__name__} brings no lock")
 
@@ -81,7 +81,7 @@ class Sides:
         with self._state:
             if self._closed:
                 raise self._closed_error()
-            want = Patience(
+            want = WaitTerms(
                 patience(self.timeout if timeout is None else timeout, blocking), blocking, cancel
             )
             if self._nested(mode, holder):
@@ -99,7 +99,7 @@ class Sides:
             self._at_work.discard(thread)
         return AcquireReturnProxy(self)
 
-    def _first(self, mode: Mode, holder: int, want: Patience) -> None:
+    def _first(self, mode: Mode, holder: int, want: WaitTerms) -> None:
         if pollers.expected and not self._hold.level:
             finish(pollers.let_in(self._path, want, BLOCKING))
             if self._closed:  # meanwhile
@@ -178,7 +178,7 @@ class Sides:
             if hold is not None:
                 self._exit(hold.grant)
 
-    def _left(self, holder: int, force: bool) -> Levels | None:
+    def _left(self, holder: int, force: bool) -> HeldLevels | None:
         """What is to be let go of. Raises RuntimeError."""
         with self._state:
             hold = self._hold
@@ -205,9 +205,9 @@ class Sides:
             )
 
     def _clear_lock_state(self) -> None:
-        self._hold = Levels()
+        self._hold = HeldLevels()
 
-    def _refuse_stranger(self, hold: Levels, holder: int) -> None:
+    def _refuse_stranger(self, hold: HeldLevels, holder: int) -> None:
         where = f"Cannot release {hold.mode} lock on {self.lock_file} (lock id: {id(self)})"
         if hold.mode == "write" and holder != hold.writer:
             raise RuntimeError(
@@ -287,7 +287,7 @@ Mode = Literal["read", "write"]
 TASKS = -1  # the holder that stands for all tasks together
 
 
-class Levels:
+class HeldLevels:
     """What an object holds. `level` 0: nothing."""
 
     __slots__ = ("grant", "level", "mode", "readers", "writer")
@@ -324,7 +324,7 @@ class Levels:
         return self.level > 0 and (holder == self.writer or holder in self.readers)
 
 
-class Patience:
+class WaitTerms:
     """How long an acquire waits, and who may end it."""
 
     __slots__ = ("blocking", "cancel", "deadline")

@@ -15,18 +15,18 @@ from typing import Any
 
 from ...core.deadline import NEVER
 from ...core.grant import Grant, Held, Holder, Lost
-from ...core.owner import ALIVE, DEAD, UNKNOWN, Owner, Verdict
+from ...core.owner import ALIVE, DEAD, UNKNOWN, LifeVerdict, Owner
 from ...local import record as form
 from ...local import takeover
 from ...local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from ...local.ground import place_at
-from ...local.judge import NO_HINT, Hint
+from ...local.judge import NO_HINT, WaitHint
 from ...local.record_handle import GONE, RecordFile, blank, look
 from ...local.record_lock import RecordLock
 from ...local.refusals import refused
 from ...runtime import clock, fork, process
 from . import native_mechanism, pidfile, pollers
-from .api import Mechanical
+from .api import MechanismFileLock
 from .construction import UNSET_FILE_MODE, absolute
 from .errors import SoftFileLockLifetimeWarning
 from .system_calls import TABLE
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from ...core.acquire import Ask
     from ...local.handles import Descriptors
     from .errors import Timeout
-    from .waits import Hold
+    from .waits import LockHold
 
 FOLLOWING = ["wait longer, or, when its holder is gone for good, break_lock()"]
 
 
-class SoftFileLock(Mechanical):
+class SoftFileLock(MechanismFileLock):
     """A lock that is there for as long as its file is. Needs no locks of the file system.
 
     `lifetime`: seconds of age after which others may break it, against a live holder too.
@@ -73,14 +73,16 @@ class SoftFileLock(Mechanical):
 
     def _made(self, path: str) -> Any:
         mode = self._context.mode
-        return SoftFile(path, self._runtime, TABLE, None if mode == UNSET_FILE_MODE else mode)
+        return SoftFileMechanism(
+            path, self._runtime, TABLE, None if mode == UNSET_FILE_MODE else mode
+        )
 
     def _end_brought(self, fd: int, path: str) -> None:
         super()._end_brought(fd, path)
         with contextlib.suppress(OSError):
             TABLE.files.unlink(path)
 
-    def _found(self, hold: Hold) -> Any:
+    def _found(self, hold: LockHold) -> Any:
         found = super()._found(hold)
         found.still_there = native_mechanism.refuse_lost_folder
         found.lifetime = self._context.lifetime
@@ -138,7 +140,7 @@ class SoftFileLock(Mechanical):
         finally:
             os.close(fd)
 
-    def _named(self) -> pidfile.Named | None:
+    def _named(self) -> pidfile.PidFileOwner | None:
         content = self._content()
         if content is None or content.startswith(pidfile.SECOND):
             return None
@@ -213,7 +215,7 @@ def no_matter(path: str) -> None:
     """Whatever becomes of its folder, it is made anew."""
 
 
-class SoftFile(RecordLock):
+class SoftFileMechanism(RecordLock):
     """The mechanism of one path."""
 
     lifetime: float | None = None
@@ -273,7 +275,7 @@ class SoftFile(RecordLock):
                 takeover.forget_name(ours)
         return None
 
-    def _linked(self, ours: Slip) -> bool:
+    def _linked(self, ours: SoftLockRecord) -> bool:
         try:
             if ours.name:
                 self.files.link(ours.name, self.path)
@@ -286,7 +288,7 @@ class SoftFile(RecordLock):
             return False
         return not ours.fresh or ours.is_at(self.path)
 
-    def _prepared(self) -> Slip:
+    def _prepared(self) -> SoftLockRecord:
         """A whole record of ours that is not the lock yet."""
         ours: Any = blank(
             self.table,
@@ -294,7 +296,7 @@ class SoftFile(RecordLock):
             self.mode,
             os.urandom(16).hex(),
             nameless=self._nameless,
-            kind=Slip,
+            kind=SoftLockRecord,
         )
         try:
             self._nameless = self._nameless and not ours.name
@@ -308,10 +310,10 @@ class SoftFile(RecordLock):
             ours.close()
             takeover.forget_name(ours)
             raise
-        made: Slip = ours
+        made: SoftLockRecord = ours
         return made
 
-    def _entered(self, ours: Slip) -> Grant:
+    def _entered(self, ours: SoftLockRecord) -> Grant:
         ours.let_go = self._give_back
         mark = os.urandom(8).hex()
         now = self.files.clock_ns()
@@ -323,7 +325,7 @@ class SoftFile(RecordLock):
 
     def _contest(self) -> Grant | Held | None:
         """None: look again."""
-        found: Any = look(self.table, self.path, write=False, kind=Slip)
+        found: Any = look(self.table, self.path, write=False, kind=SoftLockRecord)
         if found is None:
             return None
         over: Any = None
@@ -334,37 +336,39 @@ class SoftFile(RecordLock):
             due = None if case.state == DEAD else self._due(found, content)
             if case.state == DEAD or (due is not None and self.runtime.now() >= due):
                 # For writing only now: its close would tell all who wait, ourselves among them.
-                over = look(self.table, self.path, kind=Slip)
+                over = look(self.table, self.path, kind=SoftLockRecord)
                 if over is None or over.key != found.key:  # while the other is open
                     return None if over is None else self._changed()
                 over.stamp = found.stamp
                 found.close()
                 take = self._adopt if case.state == DEAD else self._replace
                 return take(over, content)
-            hint = Hint(NEVER if due is None else due, self._near(pidfile.read(content)))
+            hint = WaitHint(NEVER if due is None else due, self._near(pidfile.read(content)))
             return Held("" if case.state == ALIVE else case.evidence, found.key, hint)
         finally:
             for each in (found, over):
                 if each is not None and not each.granted:
                     each.close()
 
-    def _stranded(self, found: Slip, pid: int) -> bool:
+    def _stranded(self, found: SoftLockRecord, pid: int) -> bool:
         """Whether a live holder's file lies aside, since the breaker named at the path died."""
         own = self.words.host_name()
         near = (self._place or place_at(found)).one_kernel
 
-        def lives(named: pidfile.Named) -> bool:
+        def lives(named: pidfile.PidFileOwner) -> bool:
             other = (named.pid, named.host) != (pid, own)
             return bool(other and self.words.verdict(named, None, near).state != DEAD)
 
         def gone(number: int) -> bool:
-            return bool(self.words.verdict(pidfile.Named(number, own), None, near).state == DEAD)
+            return bool(
+                self.words.verdict(pidfile.PidFileOwner(number, own), None, near).state == DEAD
+            )
 
         if pid and not gone(pid):
             pid = 0  # it is at work
         return pidfile.restored(self.files, self.path, found, (pid, self.words.pid()), lives, gone)
 
-    def _adopt(self, found: Slip, content: bytes) -> Grant | Held | None:
+    def _adopt(self, found: SoftLockRecord, content: bytes) -> Grant | Held | None:
         """L3  Under its flock and its guard: write our record into the file."""
         named = pidfile.read(content)
         assert named is not None
@@ -393,7 +397,7 @@ class SoftFile(RecordLock):
         found.unguard()
         return self._entered(found)
 
-    def _judged_content(self, found: Slip) -> bytes:
+    def _judged_content(self, found: SoftLockRecord) -> bytes:
         return self.files.pread(found.fd, pidfile.LONGEST + 1, 0)  # type: ignore[no-any-return]
 
     def _changed(self) -> Held | None:
@@ -402,9 +406,9 @@ class SoftFile(RecordLock):
         return self._try_soon() if self.files.there(self.path) else None
 
     def _try_soon(self) -> Held:
-        return Held(BUSY.reason, hint=Hint(self.runtime.now() + RETRY))
+        return Held(BUSY.reason, hint=WaitHint(self.runtime.now() + RETRY))
 
-    def _replace(self, found: Slip, content: bytes) -> Grant | Held | None:
+    def _replace(self, found: SoftLockRecord, content: bytes) -> Grant | Held | None:
         """By an exchange, for what is not proven dead. See pidfile.py."""
         if not found.writable or not found.guard():
             return self._try_soon()
@@ -426,7 +430,7 @@ class SoftFile(RecordLock):
                 takeover.forget_name(ours)
         return self._try_soon()
 
-    def _put_aside(self, ours: Slip) -> bool:
+    def _put_aside(self, ours: SoftLockRecord) -> bool:
         """Give it a breaker's name, whole: who dies over an empty one leaves a lock for ever."""
         name, before = pidfile.aside(self.path, self.words.pid()), ours.name
         if before:
@@ -440,7 +444,7 @@ class SoftFile(RecordLock):
             return False
         return True
 
-    def _may_be_written(self, found: Slip) -> bool:
+    def _may_be_written(self, found: SoftLockRecord) -> bool:
         """False: it is gone. Raises PermissionError for one that is marked read-only, and is."""
         calls: Any = self.files
         if calls.fstat(found.fd).st_mode & 0o200 or calls.access(self.path):
@@ -472,7 +476,7 @@ class SoftFile(RecordLock):
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until something happens at the path, or time permits a try; then one try."""
-        hint: Hint = ask.slot or NO_HINT  # of this waiter: another thread's is another
+        hint: WaitHint = ask.slot or NO_HINT  # of this waiter: another thread's is another
         limit = min(until, hint.due, self.runtime.now() + self.safety)
         await self.runtime.changed(ask, self.path, limit, blind=self.far(), pid=hint.pid)
         self.still_there(self.path)
@@ -487,26 +491,26 @@ class SoftFile(RecordLock):
     #     changes, and some time more on our own clock; an empty file, a strict lock's and one of
     #     lifehold's own kinds for ever.
     #
-    # The questions of `SoftFile`. `lifetime`: seconds of a file's age, None for any.
+    # The questions of `SoftFileMechanism`. `lifetime`: seconds of a file's age, None for any.
 
-    def _judged(self, found: Slip) -> tuple[bytes, Verdict]:
+    def _judged(self, found: SoftLockRecord) -> tuple[bytes, LifeVerdict]:
         content: bytes = self.files.first(found.fd, pidfile.LONGEST + 1)
         one_kernel = (self._place or place_at(found)).one_kernel
         named = pidfile.read(content)
         if not content:
-            return content, Verdict(UNKNOWN, "an owner that recorded no process")
+            return content, LifeVerdict(UNKNOWN, "an owner that recorded no process")
         if content == pidfile.STRICT:
-            return content, Verdict(UNKNOWN, "a StrictSoftFileLock")
+            return content, LifeVerdict(UNKNOWN, "a StrictSoftFileLock")
         if content.startswith(form.MAGIC):
-            return content, Verdict(UNKNOWN, "a lock of lifehold's own kinds")
+            return content, LifeVerdict(UNKNOWN, "a lock of lifehold's own kinds")
         witness = found.asked() if one_kernel else None
         if named is not None and one_kernel and not named.witness:
             pollers.met(self.path)
         if named is None:
-            return content, Verdict(UNKNOWN, "it cannot be read as a record")
+            return content, LifeVerdict(UNKNOWN, "it cannot be read as a record")
         return content, self.words.verdict(named, witness, one_kernel)
 
-    def _due(self, found: Slip, content: bytes) -> float | None:
+    def _due(self, found: SoftLockRecord, content: bytes) -> float | None:
         """When time alone permits to replace it; None for never."""
         if content.startswith(form.MAGIC):
             return None
@@ -521,7 +525,7 @@ class SoftFile(RecordLock):
             )
         return None if due == NEVER else due
 
-    def _patience(self, found: Slip, content: bytes) -> float:
+    def _patience(self, found: SoftLockRecord, content: bytes) -> float:
         """Seconds for which what cannot be read is left alone while it stays as it is.
 
         L2  filelock's own rule counts for what filelock may have written. A number alone is what
@@ -533,11 +537,11 @@ class SoftFile(RecordLock):
         if not int(line):
             return AGE
         one_kernel = (self._place or place_at(found)).one_kernel
-        named = pidfile.Named(int(line), self.words.host_name())
+        named = pidfile.PidFileOwner(int(line), self.words.host_name())
         state = self.words.verdict(named, None, one_kernel).state
         return {DEAD: MALFORMED, ALIVE: NEVER}.get(state, AGE)
 
-    def _unchanged_since(self, found: Slip, state: Any, now: float) -> float:
+    def _unchanged_since(self, found: SoftLockRecord, state: Any, now: float) -> float:
         """When we first saw it as it is, on our own clock."""
         key = found.key, state.st_mtime_ns, state.st_ctime_ns
         if self._seen is None or self._seen[0] != key:
@@ -550,7 +554,7 @@ class SoftFile(RecordLock):
 
     def inspect(self, *, held: bool = False) -> Holder | None:
         try:
-            found: Any = look(self.table, self.path, write=False, kind=Slip)
+            found: Any = look(self.table, self.path, write=False, kind=SoftLockRecord)
             if found is None:
                 return None
             try:
@@ -569,7 +573,7 @@ class SoftFile(RecordLock):
             owner = process.owner_of(named.pid)
         return Holder(owner, since, case.state, case.evidence, lock=lock)
 
-    def _near(self, named: pidfile.Named | None) -> int | None:
+    def _near(self, named: pidfile.PidFileOwner | None) -> int | None:
         """A process number whose end can be told to us."""
         near = named is not None and named.host == self.words.host_name()
         return named.pid if near and named is not None else None
@@ -582,7 +586,7 @@ class SoftFile(RecordLock):
 # into it first. Else the path would lead to the record of a process that lives and holds nothing.
 
 
-class Slip(RecordFile):
+class SoftLockRecord(RecordFile):
     """As `RecordFile`. `displaced`: it may be ours in words only; its close says so in the file.
 
     `stamp`: of another's, its time of change when it was judged.

@@ -16,16 +16,16 @@ from ...core.deadline import Terms, default_margin
 from ...core.grant import Grant
 from ...runtime import clock
 from ...runtime.blocking import BLOCKING, finish
-from ...runtime.renewal import Kept
+from ...runtime.renewal import RenewedLease
 from . import construction, native_mechanism, pollers, waits
-from .api import Awaited
+from .api import AwaitableAcquire
 from .async_sides import AsyncSides
 from .lease import LeaseCompromise
 from .one import SidesMeta
-from .readwrite import Waiting
+from .readwrite import ReadWriteWant
 from .record_folder import NotAFolder
 from .sides import Sides
-from .soft_rw_member import Participant, Shelf
+from .soft_rw_member import MemberState, Participant
 from .system_calls import TABLE
 
 TYPE_CHECKING = False
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent import futures
 
-    from .sides import Levels, Mode, Patience
+    from .sides import HeldLevels, Mode, WaitTerms
 
 
 class SoftReadWriteLockMeta(SidesMeta):
@@ -107,7 +107,7 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
         self._compromise: LeaseCompromise | None = None
         self._begin(lock_file, timeout, blocking)
         terms = Terms(ttl, beat, min(default_margin(ttl), (ttl - beat) / 2))
-        self._shelf = Shelf(self.lock_file, self._path, BLOCKING, TABLE, terms)
+        self._shelf = MemberState(self.lock_file, self._path, BLOCKING, TABLE, terms)
         self._shelf.poll = poll
         waits.sides.add(self)
 
@@ -131,14 +131,14 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
 
     # ---- what Sides asks of a kind
 
-    def _enter(self, mode: Mode, want: Patience) -> Any:
+    def _enter(self, mode: Mode, want: WaitTerms) -> Any:
         ours = Participant(self._shelf, mode)
         try:
             answer = ours.attempt()
             if not isinstance(answer, Grant):
                 if not want.blocking or want.deadline <= clock.now():
                     raise native_mechanism.kernel_refusal(ours, self.lock_file, later=True)
-                pause: Any = Waiting(want)
+                pause: Any = ReadWriteWant(want)
                 pause.cancel = lambda: self._closed or (want.cancel is not None and want.cancel())
                 answer = finish(
                     native_mechanism.waited(
@@ -151,10 +151,10 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
                     )
                 )
                 pollers.came(self._path)
-            kept = Kept(
+            kept = RenewedLease(
                 ours, ours.leased(answer, ours.written_at), self._shelf.terms, self.lock_file
             )
-            kept.lost = Teller(self, ours)  # type: ignore[assignment]
+            kept.lost = ReadWriteLossSignal(self, ours)  # type: ignore[assignment]
             ours.member.tenure = kept
             kept.start()
         except BaseException:
@@ -187,14 +187,14 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
                 f"({self._compromise.reason}), release it before acquiring again"
             )
 
-    def _refuse_stranger(self, hold: Levels, holder: int) -> None:
+    def _refuse_stranger(self, hold: HeldLevels, holder: int) -> None:
         if holder != self._telling:
             super()._refuse_stranger(hold, holder)
 
     _telling: int | None = None  # the thread in which a loss is told, and which may release
 
 
-class Teller:
+class ReadWriteLossSignal:
     """Tells a loss to the lock. In a thread that may take its time."""
 
     def __init__(self, lock: SoftReadWriteLock, ours: Participant) -> None:
@@ -320,7 +320,7 @@ class AsyncSoftReadWriteLock(AsyncSides):
         return AsyncAcquireSoftReadWriteReturnProxy(self)
 
 
-class AsyncAcquireSoftReadWriteReturnProxy(Awaited):
+class AsyncAcquireSoftReadWriteReturnProxy(AwaitableAcquire):
     """`async with await lock.acquire_read():` releases at its end."""
 
     def __init__(self, lock: AsyncSoftReadWriteLock) -> None:

@@ -36,7 +36,7 @@ from .strict_claims import is_token, without_links
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .record_folder import Room
+    from .record_folder import OpenFolder
 
 
 HEAD, EPOCH, TEMPORARY = "HEAD", "epoch", ".commit-"
@@ -51,7 +51,7 @@ FORM, DIGITS = "filelock-rw/1", 20
 
 
 @value
-class State:
+class LogState:
     """Who holds the lock at one generation."""
 
     generation: int
@@ -64,10 +64,10 @@ class State:
         readers, writer = self.readers, self.writer
         return readers if writer is None else readers | {writer}
 
-    def without(self, token: str) -> State:
+    def without(self, token: str) -> LogState:
         """The next one, when a member has left."""
         writer = None if self.writer == token else self.writer
-        return State(self.generation + 1, writer, self.readers - {token})
+        return LogState(self.generation + 1, writer, self.readers - {token})
 
 
 def numbered(generation: int) -> str:
@@ -75,7 +75,7 @@ def numbered(generation: int) -> str:
     return f"{generation:0{DIGITS}d}"
 
 
-def spelled(state: State) -> bytes:
+def spelled(state: LogState) -> bytes:
     """The bytes of a snapshot."""
     text = f"{FORM}\ngeneration={state.generation}\n"
     if state.writer is not None:
@@ -85,7 +85,7 @@ def spelled(state: State) -> bytes:
     return text.encode()
 
 
-def parsed(content: bytes) -> State | None:
+def parsed(content: bytes) -> LogState | None:
     """The snapshot; None for what is none."""
     try:
         lines = content.decode("ascii").split("\n")
@@ -106,7 +106,7 @@ def parsed(content: bytes) -> State | None:
             readers.add(told)
         else:
             return None
-    return None if number is None else State(number, writer, frozenset(readers))
+    return None if number is None else LogState(number, writer, frozenset(readers))
 
 
 def is_number(text: str) -> bool:
@@ -137,7 +137,7 @@ def durable(fd: int, device: int | None = None) -> None:
     way = _ways.get(device)
     if way is None:
         way = _ways[device] = _way(fd)
-    if way == FLUSHED or (way and _Call.found(fd, 0, 0, way)):
+    if way == FLUSHED or (way and _LinkCall.found(fd, 0, 0, way)):
         os.fsync(fd)
 
 
@@ -145,7 +145,7 @@ def _way(fd: int) -> int:
     place = place_of(fd)
     if place.kind == "tmpfs":
         return NOTHING
-    if place.kind not in ("ext4", "xfs") or not _Call.load():
+    if place.kind not in ("ext4", "xfs") or not _LinkCall.load():
         return FLUSHED
     return BEGUN if place.kind == "ext4" and _is_ordered(place.device) else DONE
 
@@ -162,7 +162,7 @@ def _is_ordered(device: str) -> bool:
     return bool(options) and not any(word in each for each in options for word in odd)
 
 
-class _Call:
+class _LinkCall:
     found: Any = None
 
     @classmethod
@@ -183,7 +183,7 @@ BATCH = 32  # at once: each may wait for the journal, of which all of one moment
 MANY = 8 * BATCH  # since we have cut last, for which those that others have cut are not sought
 
 
-class Log:
+class GenerationLog:
     """The log of one lock, as far as one object knows it. `near`: one kernel has its folder."""
 
     sync: Any = staticmethod(durable)
@@ -193,12 +193,12 @@ class Log:
         self.lock_file, self.near = lock_file, near
         self.epoch: bytes | None = None
         self._said: tuple[bytes, int] = b"", 0  # what it said last, and of which generation
-        self.last: State | None = None
+        self.last: LogState | None = None
         self._cut_to = 0
 
     # ---- looking
 
-    def latest(self, room: Room) -> State:
+    def latest(self, room: OpenFolder) -> LogState:
         """The newest snapshot. Raises SoftFileLockProtocolError, OSError."""
         found = self._ahead(room)
         if found is None:
@@ -211,7 +211,7 @@ class Log:
         self.last = found
         return found
 
-    def _ahead(self, room: Room) -> State | None:
+    def _ahead(self, room: OpenFolder) -> LogState | None:
         """From the one that is kept open on, to the first that is missing.
 
         None: there is none, or it was cut meanwhile, and with it others may have been.
@@ -234,7 +234,7 @@ class Log:
         kept[1].close()
         return None
 
-    def _opened(self, room: Room, state: State) -> tuple[State, Any] | None:
+    def _opened(self, room: OpenFolder, state: LogState) -> tuple[LogState, Any] | None:
         """A snapshot, to be kept open. None: its name is gone, or leads to another."""
         try:
             pin = room.kept(numbered(state.generation))
@@ -246,7 +246,7 @@ class Log:
         pin.close()
         return None
 
-    def _found(self, room: Room) -> State | None:
+    def _found(self, room: OpenFolder) -> LogState | None:
         epoch = self._incarnation(room)
         if epoch != self.epoch:
             self.epoch, self.last, self._cut_to = epoch, None, 0
@@ -269,10 +269,10 @@ class Log:
             if start is not None:
                 return self._probed(room, start, 1 if generation == head else self.keep)
         newest = max(named, default=0)
-        found = self._probed(room, State(newest, None, frozenset()), self.keep)
+        found = self._probed(room, LogState(newest, None, frozenset()), self.keep)
         return found if found.generation > newest or not named else None
 
-    def _probed(self, room: Room, start: State, patience: int) -> State:
+    def _probed(self, room: OpenFolder, start: LogState, patience: int) -> LogState:
         """The last one from there on, over gaps of fewer than `patience`."""
         latest, generation, gap = start, start.generation, 0
         while gap < patience:
@@ -284,18 +284,18 @@ class Log:
                 latest, gap = found, 0
         return latest
 
-    def _read(self, room: Room, generation: int) -> State | None:
+    def _read(self, room: OpenFolder, generation: int) -> LogState | None:
         content = room.read(numbered(generation))
         return None if content is None else self._told(content, generation)
 
-    def _told(self, content: bytes, generation: int) -> State:
+    def _told(self, content: bytes, generation: int) -> LogState:
         found = parsed(content)
         if found is None or found.generation != generation:
             reason = "malformed generation record"
             raise SoftFileLockProtocolError(self.lock_file, numbered(generation), reason)
         return found
 
-    def _incarnation(self, room: Room) -> bytes | None:
+    def _incarnation(self, room: OpenFolder) -> bytes | None:
         found = room.read(EPOCH)
         if found is None:
             with contextlib.suppress(FileExistsError):
@@ -304,7 +304,7 @@ class Log:
         return found
 
     @staticmethod
-    def _listed(room: Room) -> list[int]:
+    def _listed(room: OpenFolder) -> list[int]:
         """The numbers in the folder, in order."""
         return sorted(
             int(name)
@@ -314,7 +314,7 @@ class Log:
 
     # ---- committing
 
-    def commit(self, room: Room, before: State, state: State) -> bool:
+    def commit(self, room: OpenFolder, before: LogState, state: LogState) -> bool:
         """Publish what follows `before`. False: somebody was faster, or it is another log by now.
 
         Raises FileNotFoundError when the folder was removed; OSError.
@@ -327,7 +327,9 @@ class Log:
             self._cut(room, state.generation - self.cut)
         return True
 
-    def _commit_near(self, room: Room, before: State, state: State, content: bytes) -> bool:
+    def _commit_near(
+        self, room: OpenFolder, before: LogState, state: LogState, content: bytes
+    ) -> bool:
         if before.generation:
             kept = self._pinned(room, before)
             if kept is None:
@@ -357,7 +359,7 @@ class Log:
                 self._move_head(room, state.generation, content)
         return True
 
-    def _pinned(self, room: Room, state: State) -> Any:
+    def _pinned(self, room: OpenFolder, state: LogState) -> Any:
         """A snapshot, open: whether it has its name still is asked later. None: it has not."""
         kept, room.pin = room.pin, None
         if kept is not None and kept[0] != state:
@@ -367,7 +369,9 @@ class Log:
             kept = self._opened(room, state)
         return None if kept is None else kept[1]
 
-    def _commit_far(self, room: Room, before: State, state: State, content: bytes) -> bool:
+    def _commit_far(
+        self, room: OpenFolder, before: LogState, state: LogState, content: bytes
+    ) -> bool:
         generation, name = state.generation, numbered(state.generation)
         if room.read(EPOCH) != self.epoch or not self._follows(room, generation):
             return False
@@ -382,7 +386,9 @@ class Log:
                 self._rename_head(room, content)
         return True
 
-    def _withdrawn(self, room: Room, generation: int, name: str, lead: int | None = None) -> bool:
+    def _withdrawn(
+        self, room: OpenFolder, generation: int, name: str, lead: int | None = None
+    ) -> bool:
         """The log went on by so much that its name was free again, or it is another one."""
         if lead is None:
             head = self._head(room)
@@ -391,7 +397,7 @@ class Log:
             room.unlink(name)
         return False
 
-    def _cut(self, room: Room, generation: int) -> None:
+    def _cut(self, room: OpenFolder, generation: int) -> None:
         """Remove what is too old, the oldest first: what stays has no hole."""
         oldest = self._cut_to + 1  # what is older we have removed before
         if not generation - MANY < oldest <= generation:
@@ -402,13 +408,13 @@ class Log:
             room.unlink(numbered(number))
         self._cut_to = generation
 
-    def _follows(self, room: Room, generation: int) -> bool:
+    def _follows(self, room: OpenFolder, generation: int) -> bool:
         """Whether the snapshot before it is there; the first one follows nothing."""
         if generation > 1:
             return room.key_at(numbered(generation - 1)) is not None
         return not self._head(room)
 
-    def _published(self, room: Room, name: str, content: bytes, ours: list[Any]) -> bool:
+    def _published(self, room: OpenFolder, name: str, content: bytes, ours: list[Any]) -> bool:
         """Whether it has its name now, whole, and nobody was faster. `ours`: it, if it is open."""
         made = room.nameless()
         if made is None:
@@ -428,7 +434,7 @@ class Log:
                 made.close()
         return True
 
-    def _linked(self, room: Room, name: str, content: bytes) -> bool:
+    def _linked(self, room: OpenFolder, name: str, content: bytes) -> bool:
         temporary = f"{TEMPORARY}{os.urandom(16).hex()}"
         key = room.created(temporary, content, self.sync)
         try:
@@ -452,7 +458,7 @@ class Log:
     #
     # HEAD as one object knows it. `epoch`: the name of the log, with its newline.
 
-    def _head(self, room: Room) -> int:
+    def _head(self, room: OpenFolder) -> int:
         """The generation that HEAD names; 0 for none."""
         content = room.read(HEAD)
         return 0 if content is None else self._named_by(content)
@@ -467,7 +473,7 @@ class Log:
     def _has_epoch(self) -> bool:
         return self.epoch is not None and is_token(self.epoch.decode("ascii", "replace")[:-1])
 
-    def _move_head(self, room: Room, generation: int, content: bytes) -> None:
+    def _move_head(self, room: OpenFolder, generation: int, content: bytes) -> None:
         """In place: a rename over a file makes ext4 write it out at once."""
         if not self._has_epoch():
             return
@@ -498,7 +504,7 @@ class Log:
                 files.truncate(head.fd, len(text))
             self._said = text, generation
 
-    def _rename_head(self, room: Room, content: bytes) -> None:
+    def _rename_head(self, room: OpenFolder, content: bytes) -> None:
         temporary = f"{TEMPORARY}{os.urandom(16).hex()}"
         room.created(temporary, (self.epoch or b"") + content, None)
         try:

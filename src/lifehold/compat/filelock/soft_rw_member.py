@@ -31,11 +31,11 @@ from ...core.owner import DEAD, UNKNOWN, Owner
 from ...local.ground import is_far
 from ...local.handles import OF_PARENT, RELEASED
 from ...local.record_handle import RecordFile
-from ...runtime import fork
+from ...runtime import clock, fork
 from . import pidfile, pollers
 from .errors import SoftFileLockProtocolError, tell_path
-from .record_folder import SOME, Folder, NotAFolder, Room
-from .soft_rw_log import TEMPORARY, Log, State
+from .record_folder import SOME, NotAFolder, OpenFolder, RecordFolder
+from .soft_rw_log import TEMPORARY, GenerationLog, LogState
 from .strict_claims import is_token
 
 TYPE_CHECKING = False
@@ -85,12 +85,12 @@ def is_there(path: str) -> bool:
     return os.access(path, os.F_OK, effective_ids=True, follow_symlinks=False)
 
 
-class Rooms:
+class OpenFolderPair:
     """Two rooms that are open. Of one thread at a time; also for a block."""
 
     __slots__ = ("_folders", "gen", "holders", "path")
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: MemberState) -> None:
         table, root = shelf.table, shelf.root
         try:
             self._folders = root.both(table, "gen", "holders")
@@ -99,11 +99,11 @@ class Rooms:
                 raise
             self._folders = root.both(table, "gen", "holders")
         self.gen, self.holders = (
-            Room(each.fd, table.files, table, each.dev) for each in self._folders
+            OpenFolder(each.fd, table.files, table, each.dev) for each in self._folders
         )
         self.path = f"{root.path}/gen"
 
-    def __enter__(self) -> Rooms:
+    def __enter__(self) -> OpenFolderPair:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -135,7 +135,7 @@ WITNESS = "witness=flock\n"
 LOCK_SH, LOCK_NB = 1, 4
 
 
-class Shelf:
+class MemberState:
     """What all acquisitions of one object know together."""
 
     def __init__(self, lock_file: str, path: str, runtime: Any, table: Any, terms: Terms) -> None:
@@ -143,8 +143,8 @@ class Shelf:
         self.path, self.runtime, self.table, self.terms = path, runtime, table, terms
         self.words: Any = pidfile  # who we are, and who lives
         self.near = not is_far(path)
-        self.log = Log(lock_file, self.near)
-        self.root = Folder(above, f"{name}.rw")
+        self.log = GenerationLog(lock_file, self.near)
+        self.root = RecordFolder(above, f"{name}.rw")
         self.where = f"{self.root.path}/gen/"  # what is to be watched
         self.seen: dict[str, tuple[bytes | None, float]] = {}  # records, and since when the same
         self.ready, self.sweep_at = False, 0.0
@@ -155,18 +155,18 @@ class Shelf:
         refuse_older(self.log.lock_file, self.path)
         if not self.ready:
             for part in ("gen", "holders"):
-                Folder(self.root.above, *self.root.parts, part).make(0o700)
+                RecordFolder(self.root.above, *self.root.parts, part).make(0o700)
             self.ready = True
 
-    def opened(self) -> Rooms:
+    def opened(self) -> OpenFolderPair:
         """The log and the holders, opened anew. Raises FileNotFoundError, NotAFolder, OSError."""
-        return Rooms(self)
+        return OpenFolderPair(self)
 
-    def idle(self) -> Rooms | None:
+    def idle(self) -> OpenFolderPair | None:
         """Those that the last acquisition has left behind."""
         return self.table.idle.pop(self.where, None)  # type: ignore[no-any-return]
 
-    def keep(self, rooms: Rooms) -> None:
+    def keep(self, rooms: OpenFolderPair) -> None:
         """For the next acquisition: nobody uses them."""
         if len(self.table.idle) < SOME:
             self.table.keep(self.where, rooms)
@@ -181,7 +181,7 @@ class Shelf:
         return before[1] + max(self.terms.ttl, lease_of(content))
 
 
-class Member(RecordFile):
+class MemberRecord(RecordFile):
     """Our record among the holders. `tenure`: of the grant."""
 
     __slots__ = ("tenure", "trouble")
@@ -192,14 +192,41 @@ class Member(RecordFile):
         super().__init__(table, call)
 
 
-class Waiters(pollers.Met):
+class MetMembers(pollers.MetPeer):
     """A soft reader/writer lock that another program holds now and then, and waits for."""
 
     windows = pollers.MEMBERS
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, shelf: MemberState) -> None:
         super().__init__(shelf.path)
         self._shelf = shelf
+        self._turns = 0  # that are ours before it is theirs again
+        self._met: set[str] = set()  # tokens of theirs that were in while ours waited
+
+    def due(self) -> bool:
+        """Ours are counted against theirs: theirs come one by one, at each of their looks."""
+        now = clock.now()
+        if self._turns > 0 and now < self.free_until:
+            self._turns -= 1
+            return False
+        if now >= self.since + pollers.QUIET and self._waiting():
+            self.since = now
+        return now < self.since + pollers.QUIET
+
+    def over(self) -> bool:
+        """One that waits has a record, also when it has had no turn for long."""
+        return super().over() and not self._waiting()
+
+    def saw(self, token: str) -> None:
+        """One of theirs is in, and ours waits."""
+        self._met.add(token)
+
+    def came(self) -> None:
+        """As many turns as theirs had meanwhile, this one among them."""
+        if self._met:
+            self._turns = len(self._met) - 1
+            self._met.clear()
+        super().came()
 
     def asked(self) -> Callable[[], bool]:
         """What tells whether one that waits now has come in, or nobody waits."""
@@ -219,7 +246,7 @@ class Waiters(pollers.Met):
         return {name for name, each in named.items() if each is not None and not each.witness}
 
 
-def named_by(content: bytes) -> pidfile.Named | None:
+def named_by(content: bytes) -> pidfile.PidFileOwner | None:
     """Whom a holder's record names."""
     try:
         lines = content.decode("ascii").split("\n")
@@ -229,7 +256,7 @@ def named_by(content: bytes) -> pidfile.Named | None:
     pid, host = keys.get("pid", ""), keys.get("host", "")
     if not (pid.isdigit() and len(pid) < 11 and 0 < int(pid) < 1 << 31 and host):
         return None
-    return pidfile.Named(int(pid), host, None, content.endswith(b"\n" + WITNESS.encode()))
+    return pidfile.PidFileOwner(int(pid), host, None, content.endswith(b"\n" + WITNESS.encode()))
 
 
 def lease_of(content: bytes | None) -> float:
@@ -252,15 +279,15 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 class Participant:
     """One acquisition."""
 
-    rooms: Rooms | None = None
-    shelf: Shelf
+    rooms: OpenFolderPair | None = None
+    shelf: MemberState
     runtime: Any
     token: str
     due: float = NEVER
     _pid: int | None = None
     safety, terms, label = SAFETY, None, ""
 
-    def __init__(self, shelf: Shelf, mode: Mode) -> None:
+    def __init__(self, shelf: MemberState, mode: Mode) -> None:
         self.shelf, self.mode, self.exclusive = shelf, mode, mode == "write"
         self.path, self.runtime, self.files = shelf.path, shelf.runtime, shelf.table.files
         chance = os.urandom(40).hex()
@@ -284,19 +311,19 @@ class Participant:
         tail = f"lease={lease!r}\nnonce={nonce}\n"
         return (head + tail + (WITNESS if self.witness else "")).encode()
 
-    def _publish(self, holders: Room) -> None:
-        made = Member(self.shelf.table, lambda: (holders.open(self.token, CREATE), True))
+    def _publish(self, holders: OpenFolder) -> None:
+        made = MemberRecord(self.shelf.table, lambda: (holders.open(self.token, CREATE), True))
         self.member = made
         self.witness = self.shelf.near and made.bear_witness()
         self._write(made)
 
-    def _write(self, ours: Member) -> None:
+    def _write(self, ours: MemberRecord) -> None:
         # L8  Before the record is sent: whoever sees it first counts from there on.
         self.written_at = self.runtime.now()
         ours.write(self._record())
         self.fresh_until = self.written_at + self.shelf.terms.ttl / 4
 
-    def _refresh(self, holders: Room) -> bool:
+    def _refresh(self, holders: OpenFolder) -> bool:
         """Write a new nonce. False: the name does not lead to our record."""
         ours = self.member
         if ours is None or holders.key_at(self.token) != (ours.dev, ours.ino):
@@ -339,7 +366,7 @@ class Participant:
         now = self.files.clock_ns()
         return Grant(self.path, self._mark, generation, None, now, self.path, [self.member])
 
-    def _step(self, gen: Room, holders: Room, again: int, fresh: bool) -> int | None:
+    def _step(self, gen: OpenFolder, holders: OpenFolder, again: int, fresh: bool) -> int | None:
         """The generation of our grant; 0: look again; None: wait."""
         log = self.shelf.log
         # What we know may be old: then its successor is there already, and our link fails.
@@ -375,13 +402,13 @@ class Participant:
 
     def _commit(
         self,
-        gen: Room,
-        holders: Room,
-        latest: State,
+        gen: OpenFolder,
+        holders: OpenFolder,
+        latest: LogState,
         names: tuple[Any, frozenset[str]],
         stale: set[str],
     ) -> bool:
-        if not self.shelf.log.commit(gen, latest, State(latest.generation + 1, *names)):
+        if not self.shelf.log.commit(gen, latest, LogState(latest.generation + 1, *names)):
             return False
         for token in stale:
             holders.unlink(token)
@@ -403,7 +430,7 @@ class Participant:
     def leave(self) -> None:
         """Be named no more, and leave no record. Raises OSError."""
         member, self.member = self.member, None
-        used: Rooms | None = None
+        used: OpenFolderPair | None = None
         try:
             # Where we came in: were these taken away since, we are named by nothing that counts.
             rooms = self.rooms = self.rooms or self.shelf.opened()
@@ -421,7 +448,7 @@ class Participant:
             if member is not None:
                 member.close()
 
-    def _named_no_more(self, gen: Room) -> None:
+    def _named_no_more(self, gen: OpenFolder) -> None:
         log, token = self.shelf.log, self.token
         latest = log.last
         if latest is None or token not in latest.members:
@@ -517,7 +544,7 @@ class Participant:
     # --------------------------------------------------------------------------------------------
     # The looks of an acquisition at the other members.
 
-    def _gone(self, holders: Room, token: str) -> bool:
+    def _gone(self, holders: OpenFolder, token: str) -> bool:
         """Whether a member is proven dead, or has been silent for long enough (L2)."""
         asked = self.runtime.now()
         content = holders.read(token)
@@ -527,12 +554,15 @@ class Participant:
         self.due = min(self.due, until)
         return bool(content and self.shelf.near and self._dead(holders, token, content))
 
-    def _dead(self, holders: Room, token: str, content: bytes) -> bool:
+    def _dead(self, holders: OpenFolder, token: str, content: bytes) -> bool:
         named = named_by(content)
         if named is None:
             return False
         if not named.witness:
-            pollers.met(self.shelf.path, lambda: Waiters(self.shelf))
+            pollers.met(self.shelf.path, lambda: MetMembers(self.shelf))
+            found = pollers.expected.get(self.shelf.path)
+            if isinstance(found, MetMembers):
+                found.saw(token)
         witness = self._witnessed(holders, token) if named.witness else None
         if named.host == self.shelf.words.host_name():
             self._pid = named.pid
@@ -541,7 +571,7 @@ class Participant:
         return bool(self.shelf.words.verdict(named, witness, True).state == DEAD)
 
     @staticmethod
-    def _witnessed(holders: Room, token: str) -> bool | None:
+    def _witnessed(holders: OpenFolder, token: str) -> bool | None:
         """Whether somebody locks its record; None when that cannot be told."""
         files = holders.files
         try:
@@ -558,7 +588,7 @@ class Participant:
             files.close(file)
         return False
 
-    def _sweep(self, gen: Room, holders: Room, latest: State) -> None:
+    def _sweep(self, gen: OpenFolder, holders: OpenFolder, latest: LogState) -> None:
         """Now and then: what crashes have left, once it has not changed for as long as a member."""
         now = self.runtime.now()
         if now < self.shelf.sweep_at:
@@ -575,7 +605,7 @@ class Participant:
                         room.unlink(name)
         self.shelf.seen = {key: told for key, told in self.shelf.seen.items() if key in kept}
 
-    def _in(self) -> Rooms:
+    def _in(self) -> OpenFolderPair:
         """Those that the path leads to now."""
         rooms = self.rooms = self.rooms or self.shelf.idle()
         if rooms is None or not rooms.lead_here():
@@ -583,7 +613,7 @@ class Participant:
             rooms = self.rooms = self.shelf.opened()
         return rooms
 
-    def _out(self, rooms: Rooms | None) -> None:
+    def _out(self, rooms: OpenFolderPair | None) -> None:
         """Use them no more. `rooms`: they are of use to the next one."""
         before, self.rooms = self.rooms, None
         if rooms is not None:

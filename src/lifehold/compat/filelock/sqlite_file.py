@@ -28,7 +28,7 @@ from weakref import WeakSet
 
 from ...core.owner import DEAD
 from ...local.ground import is_unproven
-from ...local.handles import Slot
+from ...local.handles import LockFile
 from ...runtime import clock, fork
 from . import pidfile
 from .system_calls import OPENED, WATCHED
@@ -61,7 +61,7 @@ BEGIN = ("BEGIN; PRAGMA user_version;", "BEGIN EXCLUSIVE;")  # the PRAGMA reads,
 # Else it would make a journal, which, left behind by a death, is everybody's to finish.
 FIRST = "PRAGMA journal_mode=MEMORY;"
 STEPS = 10_000  # of SQLite's machine, in which a schema must be loaded
-_living: WeakSet[Connected] = WeakSet()
+_living: WeakSet[SqliteConnection] = WeakSet()
 _inherited: set[Hashable] = set()  # paths and files that were locked across a fork
 _here = _thread._local()  # `inside`: how deep this thread is in SQLite
 
@@ -92,7 +92,7 @@ def for_ever() -> Any:
 _kept: list[Any] = []
 
 
-class Connected:
+class SqliteConnection:
     """A connection, with the descriptor and the link that are kept for it.
 
     `schema`: whether the database may have no large one. Raises OSError, ValueError, sqlite3.Error,
@@ -100,7 +100,7 @@ class Connected:
     """
 
     connection: Any = None
-    link: Link | None = None
+    link: PrivateLink | None = None
     held = ready = endless = False
     patience = 0  # milliseconds that SQLite waits, as it was told last
 
@@ -130,7 +130,7 @@ class Connected:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, HEAD)
         connection.set_progress_handler(self._too_long, STEPS)
         _living.add(self)
-        Sheet.used[self.sheet.key] = Sheet.used.get(self.sheet.key, 0) + 1
+        SqliteDescriptor.used[self.sheet.key] = SqliteDescriptor.used.get(self.sheet.key, 0) + 1
 
     def begin(self, write: bool, wait: int = 0) -> bool:
         """Whether the lock is ours now; false when somebody else's is in the way.
@@ -174,7 +174,7 @@ class Connected:
     def refuse_moved(self) -> None:
         """Raises OSError when the path leads to another file than is open, or to none."""
         if not self.sheet.leads_to():
-            raise Moved(
+            raise PathMoved(
                 f"lock database {self.path!r} was unlinked or replaced while acquiring; leave it "
                 "in place"
             )
@@ -206,7 +206,7 @@ class Connected:
                 try:
                     alone(connection.close)
                 finally:
-                    Sheet.used[self.sheet.key] -= 1
+                    SqliteDescriptor.used[self.sheet.key] -= 1
         finally:
             self.held = False
             self.unlinked()
@@ -223,7 +223,7 @@ class Connected:
             _fork.collected(self.close)
 
 
-class Moved(OSError):
+class PathMoved(OSError):
     """The path leads elsewhere."""
 
 
@@ -316,7 +316,7 @@ def needed(path: str) -> bool:
     return bool(loose) or folder.st_uid not in (os.geteuid(), 0)
 
 
-class Link(NamedTuple):
+class PrivateLink(NamedTuple):
     """A private link. `folder`, of that `key`, is the outer one; `inner` the other's name."""
 
     folder: str
@@ -330,7 +330,7 @@ class Link(NamedTuple):
     def remove(self) -> None:
         """Take it away, if it is there. What another has put in its place stays."""
         try:
-            with opened(self.folder) as fd:
+            with open_folder(self.folder) as fd:
                 if key_of(os.fstat(fd)) != self.key:
                     return
                 for suffix in BESIDE:
@@ -343,7 +343,7 @@ class Link(NamedTuple):
             return  # a name that stays behind is no reason to fail a release: it is swept later
 
 
-class opened:  # noqa: N801 - as open() is called
+class open_folder:  # noqa: N801 - as open() is called
     """A descriptor of a folder, for a block."""
 
     def __init__(self, path: str, above: int | None = None) -> None:
@@ -360,14 +360,14 @@ def key_of(found: os.stat_result) -> Key:
     return found.st_dev, found.st_ino
 
 
-def made(path: str, key: Key) -> Link:
+def made(path: str, key: Key) -> PrivateLink:
     """A link to the database at `path`, which has that `key`. Raises OSError."""
     above = os.path.dirname(path)
     sweep(above, key)
     folder = str(tempfile.mkdtemp(prefix=prefix(), dir=pathlib.Path(above)))
-    with opened(folder) as fd:
+    with open_folder(folder) as fd:
         own = ours(fd, folder, above)
-        link = Link(folder, own, os.urandom(8).hex())
+        link = PrivateLink(folder, own, os.urandom(8).hex())
         try:
             os.mkdir(link.inner, 0o700, dir_fd=fd)
             linked(path, link.database)
@@ -442,7 +442,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def sweep_one(path: str, key: Key) -> None:
-    with opened(path) as fd:
+    with open_folder(path) as fd:
         # What another account has named is not even read: no process is probed on its behalf.
         if os.fstat(fd).st_uid != os.geteuid() or not gone(path):
             return
@@ -451,7 +451,7 @@ def sweep_one(path: str, key: Key) -> None:
                 unlink_link_to(key, fd)
                 continue
             with suppress(OSError):
-                with opened(name, fd) as inner:
+                with open_folder(name, fd) as inner:
                     unlink_link_to(key, inner)
                 os.rmdir(name, dir_fd=fd)
     os.rmdir(path)
@@ -484,7 +484,7 @@ def gone(path: str) -> bool:
     pid, host = int(parts[0]), pidfile.host_name()
     if not 0 < pid < 1 << 31 or parts[2] != digest(host):
         return False
-    named = pidfile.Named(pid, host, int(parts[1]) if parts[1] else None)
+    named = pidfile.PidFileOwner(pid, host, int(parts[1]) if parts[1] else None)
     return pidfile.verdict(named, None, not is_unproven(path)).state == DEAD
 
 
@@ -521,11 +521,11 @@ LET_IN = words(FREE, PENDING, 2 + LENGTH)  # but its turn
 ANY = words(WRITE, PENDING, 2 + LENGTH)
 
 
-class Sheet(Slot):
+class SqliteDescriptor(LockFile):
     """The open database. `taken`: how many of its ranges a waiter has (readwrite.py)."""
 
     __slots__ = ("taken",)
-    parked: list[Sheet] = []  # noqa: RUF012 - of the whole process
+    parked: list[SqliteDescriptor] = []  # noqa: RUF012 - of the whole process
     used: dict[str, int] = {}  # noqa: RUF012 - by how many connections, file by file
 
     def __init__(self, table: Descriptors, path: str) -> None:
@@ -613,32 +613,32 @@ class Sheet(Slot):
         return os.read(self.fd, HEAD)
 
 
-def sheet_opened(table: Descriptors, path: str) -> Sheet:
+def sheet_opened(table: Descriptors, path: str) -> SqliteDescriptor:
     """The database, one that is parked or a new one. Raises OSError."""
-    for sheet in list(Sheet.parked):
+    for sheet in list(SqliteDescriptor.parked):
         if sheet.path == path and sheet.leads_to():
             try:
-                Sheet.parked.remove(sheet)
+                SqliteDescriptor.parked.remove(sheet)
             except ValueError:
                 continue  # another thread has it
             sheet.taken = 0
             return sheet
-    return Sheet(table, path)
+    return SqliteDescriptor(table, path)
 
 
 def reap(key: str) -> None:
     """Close what was parked for the sake of locks that are gone."""
-    for sheet in list(Sheet.parked):
+    for sheet in list(SqliteDescriptor.parked):
         if sheet.key == key:
             try:
-                Sheet.parked.remove(sheet)
+                SqliteDescriptor.parked.remove(sheet)
             except ValueError:
                 continue
             sheet.close()
 
 
-fork.in_child(Sheet.parked.clear)  # descriptors that wait to be closed are the parent's
-fork.in_child(Sheet.used.clear)  # descriptors in use are the parent's
+fork.in_child(SqliteDescriptor.parked.clear)  # descriptors that wait to be closed are the parent's
+fork.in_child(SqliteDescriptor.used.clear)  # descriptors in use are the parent's
 
 
 # ------------------------------------------------------------------------------------------------

@@ -20,11 +20,11 @@ from ...core.grant import Grant, Held, Holder, Lost
 from ...core.owner import DEAD, UNKNOWN, Owner
 from ...local.ground import is_far, place_at
 from ...local.handles import OF_PARENT, RELEASED
-from ...local.judge import NO_HINT, Hint
+from ...local.judge import NO_HINT, WaitHint
 from ...local.record_handle import look
 from ...runtime import clock, fork
 from . import construction, native_mechanism, owner_record, pidfile, pollers, waits
-from .api import Mechanical
+from .api import MechanismFileLock
 from .construction import absolute, canonical
 from .errors import SoftFileLockProtocolError, tell_path
 from .record_folder import NotAFolder
@@ -33,7 +33,7 @@ from .strict_claims import (
     GRACE,
     RETRY,
     Claims,
-    Reclaimed,
+    PrivateRecordTaken,
     claim_name,
     is_of_ours,
     new_token,
@@ -54,13 +54,13 @@ if TYPE_CHECKING:
     from ...core.acquire import Ask
     from .errors import Timeout
     from .strict_claims import StrictSoftFileClaim
-    from .waits import Hold, Want
+    from .waits import AcquireRequest, LockHold
 
 LOGGER = logging.getLogger("lifehold")
 FOLLOWING = ["wait longer; or, when its holder is gone for good, force_break() its claims by name"]
 
 
-class StrictSoftFileLock(Mechanical):
+class StrictSoftFileLock(MechanismFileLock):
     """A lock by hard-linked claims beside a file. Fails closed."""
 
     _lifetime_supported = False
@@ -80,11 +80,11 @@ class StrictSoftFileLock(Mechanical):
             else found
         )
 
-    async def _let_pollers_in(self, want: Want) -> None:
+    async def _let_pollers_in(self, want: AcquireRequest) -> None:
         path = canonical(absolute(self._context.lock_file))
         await pollers.let_in(path, want, self._runtime)
 
-    def _end_own(self, hold: Hold) -> None:
+    def _end_own(self, hold: LockHold) -> None:
         if hold.grant is None:
             super()._end_own(hold)
             return
@@ -168,7 +168,7 @@ NO_TOKEN = "the claims of filelock's protocol have no room for a token"  # noqa:
 GONE = "its claims were removed: others may be in"
 
 
-class Claim:
+class StrictLockHandle:
     """Ours: the sentinel's open file, and the names that are to go."""
 
     __slots__ = ("claims", "fd", "generation", "names", "slot")
@@ -206,7 +206,7 @@ class Claim:
                 self.withdraw()
 
 
-class Claimants(pollers.Met):
+class MetClaimants(pollers.MetPeer):
     """A strict lock that another program claims now and then."""
 
     def __init__(self, path: str, where: str) -> None:
@@ -253,7 +253,7 @@ class StrictFile:
         self.claims = claims or Claims(lock_file, path, self.files)
         self.words = words  # the record of a claim of ours
         self._seen = None
-        self.left: list[Claim] = []  # of ours, whose removal has failed
+        self.left: list[StrictLockHandle] = []  # of ours, whose removal has failed
         self._near: bool | None = None
 
     def far(self) -> bool:
@@ -284,8 +284,8 @@ class StrictFile:
             raise SoftFileLockProtocolError(self.lock_file, None, str(error)) from error
         sentinel, due = self._sentinel()
         if sentinel is None:
-            return Held("a soft lock's owner is at its path", hint=Hint(due))
-        ours = Claim(sentinel, self.claims)
+            return Held("a soft lock's owner is at its path", hint=WaitHint(due))
+        ours = StrictLockHandle(sentinel, self.claims)
         try:
             if self._through_the_door(ours):
                 now = self.files.clock_ns()
@@ -317,10 +317,10 @@ class StrictFile:
     def _look(self, ours: Iterable[str] = ()) -> list[Any]:
         found = self.claims.seen(tidy=True, proven=not self._near, ours=ours)
         if self._near and not all(is_of_ours(each.token) for each in found):
-            pollers.met(self.path, lambda: Claimants(self.path, self.claims.where))
+            pollers.met(self.path, lambda: MetClaimants(self.path, self.claims.where))
         return found
 
-    def _through_the_door(self, ours: Claim) -> bool:
+    def _through_the_door(self, ours: StrictLockHandle) -> bool:
         if self._look():
             return False
         token = new_token()
@@ -329,7 +329,7 @@ class StrictFile:
         try:
             with self.claims.entered() as room:
                 published(room, intent, self.words(token), self.mode)
-        except Reclaimed:
+        except PrivateRecordTaken:
             return False
         except FileExistsError:
             ours.names = []  # another's
@@ -354,13 +354,13 @@ class StrictFile:
         names = [claim.name for claim in found]
         return bool(names) and min(names) == intent and all(each.state != "held" for each in found)
 
-    def _stands(self, ours: Claim, token: str) -> bool:
+    def _stands(self, ours: StrictLockHandle, token: str) -> bool:
         """The last look: both of ours are there, and nobody's is smaller."""
         found = self._look(ours.names)
         both = set(ours.names) <= {claim.name for claim in found}
         return both and min(claim.token for claim in found) == token
 
-    def _given_up(self, ours: Claim) -> None:
+    def _given_up(self, ours: StrictLockHandle) -> None:
         try:
             ours.withdraw()
         except BaseException:
@@ -373,7 +373,7 @@ class StrictFile:
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until a claim goes, then one try."""
-        hint: Hint = ask.slot or NO_HINT  # of this waiter: another thread's is another
+        hint: WaitHint = ask.slot or NO_HINT  # of this waiter: another thread's is another
         limit = min(until, hint.due, self.runtime.now() + self.safety)
         await self.runtime.changed(ask, self.claims.where, limit, blind=self.far())
         answer = self.attempt()
@@ -418,7 +418,7 @@ class StrictFile:
         except OSError as error:
             return Holder(evidence=str(error))
         first = min(found, key=lambda claim: (claim.state != "held", claim.token))
-        named = pidfile.Named(first.pid, first.hostname, first.start)
+        named = pidfile.PidFileOwner(first.pid, first.hostname, first.start)
         seen = pidfile.verdict(named, None, not self.far())
         lock = f"{self.path} (strict soft lock of filelock's format)"
         owner = Owner(first.pid, host=first.hostname)
@@ -447,7 +447,7 @@ class StrictFile:
             try:
                 with self.claims.above() as room:
                     published(room, name, pidfile.STRICT, self.mode)
-            except Reclaimed:
+            except PrivateRecordTaken:
                 break
             except FileExistsError:
                 continue

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from ...runtime import clock
 from . import pidfile
 from .errors import SoftFileLockProtocolError
-from .record_folder import Folder, NotAFolder, Room
+from .record_folder import NotAFolder, OpenFolder, RecordFolder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Claims:
         self.table: Any = None  # of what stays open, where one kernel alone has the folder
         self._made: Any = None  # the folders, as they were when they had been seen to
         above, name = os.path.split(path)
-        self.folder = Folder(above, f"{name}.filelock", "claims")
+        self.folder = RecordFolder(above, f"{name}.filelock", "claims")
         self.where = f"{self.folder.path}/"  # what is to be watched
 
     def make(self, mode: int, settle: Callable[[int, os.stat_result], None]) -> None:
@@ -131,17 +131,17 @@ class Claims:
         return mode, [(each.st_dev, each.st_ino, each.st_mode, each.st_uid) for each in found]
 
     @contextlib.contextmanager
-    def entered(self) -> Iterator[Room]:
+    def entered(self) -> Iterator[OpenFolder]:
         """Their folder, for a block. Raises FileNotFoundError, NotAFolder, OSError."""
         folder, table = self.folder, self.table
         with folder.opened() if table is None else folder.kept(table) as fd:
-            yield Room(fd, self.files)
+            yield OpenFolder(fd, self.files)
 
     @contextlib.contextmanager
-    def above(self) -> Iterator[Room]:
+    def above(self) -> Iterator[OpenFolder]:
         """The folder of the lock's own path, for a block. Raises OSError."""
         with self.folder.opened(0) as fd:
-            yield Room(fd, self.files)
+            yield OpenFolder(fd, self.files)
 
     def seen(
         self, *, tidy: bool, proven: bool, ours: Iterable[str] = ()
@@ -164,7 +164,7 @@ class Claims:
             raise SoftFileLockProtocolError(self.lock_file, None, reason) from error
 
     def _seen(
-        self, room: Room, tidy: bool, proven: bool, ours: Iterable[str]
+        self, room: OpenFolder, tidy: bool, proven: bool, ours: Iterable[str]
     ) -> list[StrictSoftFileClaim]:
         names = self._named(room, tidy)
         for name in names:
@@ -182,7 +182,7 @@ class Claims:
                 found.append(parsed(self.lock_file, name, content))
         return found
 
-    def _named(self, room: Room, tidy: bool) -> list[str]:
+    def _named(self, room: OpenFolder, tidy: bool) -> list[str]:
         try:
             names = sorted(room.scanned())
         except OSError as error:
@@ -200,7 +200,7 @@ class Claims:
                     raise SoftFileLockProtocolError(self.lock_file, None, reason) from error
         return [name for name in names if not name.startswith(".")]
 
-    def _content(self, room: Room, name: str) -> bytes | None:
+    def _content(self, room: OpenFolder, name: str) -> bytes | None:
         """A claim's record; None when it is gone."""
         until = 0.0
         while True:
@@ -223,7 +223,7 @@ class Claims:
                 raise SoftFileLockProtocolError(self.lock_file, name, reason)
             return content
 
-    def _is_at_server(self, room: Room, name: str) -> bool:
+    def _is_at_server(self, room: OpenFolder, name: str) -> bool:
         """A client reads from its cache what is gone; a link is made by the server."""
         probe = f"{PROBE}{os.urandom(16).hex()}{SUFFIX}"
         try:
@@ -264,7 +264,7 @@ AGE = 2.0  # seconds
 CREATE = os.O_CREAT | os.O_EXCL
 
 
-class Reclaimed(Exception):
+class PrivateRecordTaken(Exception):
     """A peer took our private record for what a crash had left: try again."""
 
 
@@ -286,8 +286,11 @@ def public_name(private: str) -> str | None:
     return public if marker and is_token(chance) else None
 
 
-def published(room: Room, name: str, content: bytes, mode: int) -> None:
-    """A file of that name, whole from its first instant. Raises FileExistsError, Reclaimed."""
+def published(room: OpenFolder, name: str, content: bytes, mode: int) -> None:
+    """A file of that name, whole from its first instant.
+
+    Raises FileExistsError, PrivateRecordTaken.
+    """
     private = private_name(name)
     file = room.open(private, os.O_RDWR | CREATE, mode)
     found = room.files.fstat(file)
@@ -299,16 +302,16 @@ def published(room: Room, name: str, content: bytes, mode: int) -> None:
         except FileNotFoundError as error:
             if room.key_at(private) is not None:
                 raise
-            raise Reclaimed from error
+            raise PrivateRecordTaken from error
         if room.key_at(name) != key:
-            raise Reclaimed
+            raise PrivateRecordTaken
     finally:
         room.files.close(file)
         if room.key_at(private) == key:
             room.unlink(private)
 
 
-def reclaim(room: Room, name: str, now: list[float | None], tidy: bool) -> None:
+def reclaim(room: OpenFolder, name: str, now: list[float | None], tidy: bool) -> None:
     """Remove a private record that a crash has left: one that is linked, or is two seconds old."""
     try:
         found = room.stat(name)
@@ -327,7 +330,7 @@ def reclaim(room: Room, name: str, now: list[float | None], tidy: bool) -> None:
         return  # another account's
 
 
-def server_time(room: Room) -> float | None:
+def server_time(room: OpenFolder) -> float | None:
     """What time it is for the file system, which stamps what is written there."""
     probe = private_name(f"held-v1-{os.urandom(16).hex()}.claim")
     try:

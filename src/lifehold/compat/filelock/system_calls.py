@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 from ...local.files import Files, guard
-from ...local.handles import Descriptors, Slot
+from ...local.handles import Descriptors, LockFile
 from ...runtime import fork
 from .pidfile import exchange
 
@@ -28,7 +28,7 @@ fork.in_child(ANCHORED.clear)  # L9  waits of other threads are not the child's
 has_fcntl: bool = fcntl is not None
 
 
-class Calls(Files):
+class PatchableCalls(Files):
     """As `lifehold.local.files.HOST`."""
 
     _modules = sys.modules  # at the end of the program its own name is gone
@@ -111,7 +111,7 @@ class Calls(Files):
         os.fchmod(fd, mode)
 
 
-class Idle(dict[str, Slot]):
+class IdleFiles(dict[str, LockFile]):
     """What is kept open for the next acquire: of paths that are locked often.
 
     Who locks once or twice finds that the release has closed what the acquire had opened.
@@ -132,6 +132,6 @@ class Idle(dict[str, Slot]):
         return None
 
 
-TABLE: Any = Descriptors(Calls(), anchors=True)
-TABLE.idle = Idle()
+TABLE: Any = Descriptors(PatchableCalls(), anchors=True)
+TABLE.idle = IdleFiles()
 fork.in_child(TABLE.after_fork)  # closes its copies, so that the parent's release frees the lock

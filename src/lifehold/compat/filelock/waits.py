@@ -14,7 +14,7 @@ from weakref import WeakSet, ref
 from ...runtime import clock, fork
 from . import construction
 from .construction import absolute, canonical
-from .errors import BODY, Outcome, Timeout, grouped, raised
+from .errors import BODY, AcquireErrors, Timeout, grouped, raised
 from .system_calls import ANCHORED
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ LOGGER = logging.getLogger("filelock")
 DEBUG = logging.DEBUG
 
 
-class Want:
+class AcquireRequest:
     """What one acquire asks for: patience, pause, and who may end it."""
 
     asked: Callable[[], bool] | None = None
@@ -91,7 +91,7 @@ class Want:
         return False
 
 
-def refuse_self(hold: Hold, path: str, want: Want) -> None:
+def refuse_self(hold: LockHold, path: str, want: AcquireRequest) -> None:
     """A wait without end for what this thread holds by another object is an error, not a hang."""
     if not want.endless:
         return
@@ -103,7 +103,7 @@ def refuse_self(hold: Hold, path: str, want: Want) -> None:
         )
 
 
-async def by_polling(lock: Any, hold: Hold, want: Want) -> None:
+async def by_polling(lock: Any, hold: LockHold, want: AcquireRequest) -> None:
     """Try, pause, try again: when told to, and for subclasses that bring a lock of their own."""
     path = absolute(lock.lock_file)
     try:
@@ -120,9 +120,9 @@ async def by_polling(lock: Any, hold: Hold, want: Want) -> None:
         ANCHORED.pop(id(want), None)
 
 
-def tried(lock: Any, hold: Hold) -> None:
+def tried(lock: Any, hold: LockHold) -> None:
     """One `_acquire` of a subclass's; after an exception nothing is held, or it is still noted."""
-    met = Outcome()
+    met = AcquireErrors()
     begins(hold)
     try:
         try:
@@ -136,7 +136,7 @@ def tried(lock: Any, hold: Hold) -> None:
     met.tell()
 
 
-def _noted(lock: Any, hold: Hold, met: Outcome) -> None:
+def _noted(lock: Any, hold: LockHold, met: AcquireErrors) -> None:
     if hold.fd is not None and hold.grant is None:
         try:
             lock._register_context_descriptor()
@@ -153,7 +153,7 @@ def _noted(lock: Any, hold: Hold, met: Outcome) -> None:
             forget(fd)
 
 
-def undone(lock: Any, hold: Hold, error: BaseException) -> None:
+def undone(lock: Any, hold: LockHold, error: BaseException) -> None:
     """After an exception of an acquire: nothing is held, or what the system did not let go of."""
     failed: BaseException | None = None
     if hold.moving != "stuck" and hold.fd is not None:
@@ -170,7 +170,7 @@ def undone(lock: Any, hold: Hold, error: BaseException) -> None:
         raised(grouped(BODY, error, failed))
 
 
-def pause_or_refuse(lock: Any, want: Want) -> float:
+def pause_or_refuse(lock: Any, want: AcquireRequest) -> float:
     """Seconds until the next try. Raises Timeout when there is none to come."""
     path = lock.lock_file
     if want.cancel is not None and want.blocking and want.cancel():
@@ -187,7 +187,7 @@ def pause_or_refuse(lock: Any, want: Want) -> float:
     return pause
 
 
-def widened(lock: Any, want: Want) -> float:
+def widened(lock: Any, want: AcquireRequest) -> float:
     """The pause that was asked for; at random up to twice the last one for a lock of many files.
 
     Those who publish several files for each try would otherwise meet at every one.
@@ -200,7 +200,7 @@ def widened(lock: Any, want: Want) -> float:
     return drawn
 
 
-def refuse_reentry(lock: Any, hold: Hold) -> None:
+def refuse_reentry(lock: Any, hold: LockHold) -> None:
     """A signal handler asks again in the middle of what it interrupted: waiting would never end."""
     doing = "acquire of it waits" if hold.moving == "acquire" else "release of it runs"
     raise RuntimeError(
@@ -216,16 +216,16 @@ def refuse_reentry(lock: Any, hold: Hold) -> None:
 # so that a lock taken in a thread that has ended is still held, and can still be let go.
 
 
-__all__ = ["Context", "Hold", "SharedContext", "ThreadContext", "held_here"]
+__all__ = ["Context", "LockHold", "SharedContext", "ThreadContext", "held_here"]
 
 
-class Presence:
+class ThreadLife:
     """Lives as long as the thread whose context has it."""
 
     __slots__ = ("__weakref__",)
 
 
-class Hold:
+class LockHold:
     """One hold of a lock: by one thread, or by the object for all threads."""
 
     __slots__ = (
@@ -242,7 +242,7 @@ class Hold:
         "turn",
     )
 
-    def __init__(self, presence: Presence | None) -> None:
+    def __init__(self, presence: ThreadLife | None) -> None:
         self.counter = 0  # how often it was acquired and not yet released
         self.fd: int | None = (
             None  # a descriptor that stands for it; what a subclass wants it to be
@@ -266,20 +266,20 @@ class Hold:
         return self.presence is not None and self.presence() is None
 
 
-class Mine(local):
+class HeldPaths(local):
     """The paths that this thread holds, by any object: a wait for oneself never ends."""
 
     def __init__(self) -> None:
         self.holds: dict[int, str] = {}
 
 
-held_here = Mine()
+held_here = HeldPaths()
 
 
 class _Context:
     """Settings, and the hold. Its names are known to subclasses of the original."""
 
-    hold: Hold
+    hold: LockHold
     timeout: float
     blocking: bool
     poll_interval: float
@@ -303,7 +303,7 @@ class _Context:
     def lock_counter(self, count: int) -> None:
         self.hold.counter = count
 
-    def _set(self, settings: dict[str, Any], hold: Hold) -> None:
+    def _set(self, settings: dict[str, Any], hold: LockHold) -> None:
         self.__dict__.update(settings)
         self.hold = hold
 
@@ -312,15 +312,15 @@ class SharedContext(_Context):
     """One for all threads."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._set(settings, Hold(None))
+        self._set(settings, LockHold(None))
 
 
 class ThreadContext(_Context, local):
     """One for each thread, made when it first asks, with the settings of the constructor."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self.presence = Presence()
-        self._set(settings, Hold(self.presence))
+        self.presence = ThreadLife()
+        self._set(settings, LockHold(self.presence))
 
 
 Context = SharedContext | ThreadContext
@@ -335,15 +335,15 @@ Context = SharedContext | ThreadContext
 
 
 _open: dict[int, tuple[int, int] | None] = {}
-_under_way: dict[int, Hold] = {}  # those whose `_acquire` runs
+_under_way: dict[int, LockHold] = {}  # those whose `_acquire` runs
 
 
-def begins(hold: Hold) -> None:
+def begins(hold: LockHold) -> None:
     """Its `_acquire` is called."""
     _under_way[id(hold)] = hold
 
 
-def ended(hold: Hold) -> None:
+def ended(hold: LockHold) -> None:
     """That has returned, and what it has opened is noted, or is nobody's."""
     _under_way.pop(id(hold), None)
 

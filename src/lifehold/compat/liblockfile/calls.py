@@ -16,13 +16,13 @@ import os
 import stat
 
 from ...core.errors import LifeholdError
-from ...core.owner import ALIVE, Verdict
+from ...core.owner import ALIVE, LifeVerdict
 from ...core.value import replace, value
 from ...local.ground import place_of_path
 from ...local.handles import files_for
 from ...runtime import fork, process
 from . import spool
-from .create import Patience, create
+from .create import RetryTerms, create
 from .dotlock import DotLock
 from .status import (
     L_ERROR,
@@ -52,7 +52,7 @@ LONGEST_PATH, INIT, ORPHANED = 4096, 1, -1
 
 
 @value
-class Made:
+class MadeLock:
     """A lock file that this process made."""
 
     lock: DotLock
@@ -60,7 +60,7 @@ class Made:
     nonce: str
 
 
-_made: dict[str, Made] = {}
+_made: dict[str, MadeLock] = {}
 fork.in_child(_made.clear)  # L9  a child removes no lock file of its parent
 
 
@@ -79,18 +79,18 @@ def lockfile_create(lockfile: Path, retrycnt: int = 5, flags: int = 0) -> Status
     path = absolute(lockfile)
     if flags & ~(L_PID | L_PPID):
         return Status(L_ERROR, f"flags are L_PID and L_PPID, not {flags}", errno.EINVAL)
-    status, lock, grant = make(path, flags, Patience(retrycnt))
+    status, lock, grant = make(path, flags, RetryTerms(retrycnt))
     if lock is None or grant is None:
         return status  # made by the set-gid program, or not at all
     stake = grant.handle.pop()
-    _made[path] = Made(lock, (stake.dev, stake.ino), stake.sheet.nonce)
+    _made[path] = MadeLock(lock, (stake.dev, stake.ino), stake.sheet.nonce)
     stake.let_go = None  # it stays: that it is there is the lock
     stake.shut()
     return status
 
 
 def make(
-    path: str, flags: int, patience: Patience, *, keep: bool = False
+    path: str, flags: int, patience: RetryTerms, *, keep: bool = False
 ) -> tuple[Status, DotLock | None, Grant | None]:
     """The same, with the grant. `keep`: it lives as long as this process, which touches it."""
     if len(os.fsencode(path)) >= LONGEST_PATH:
@@ -233,7 +233,7 @@ def _held(lock: DotLock) -> str:
         return ""
     if found is None:
         return ""
-    if isinstance(found, Verdict) or found.marker.owner is None:
+    if isinstance(found, LifeVerdict) or found.marker.owner is None:
         return f"it is held: {found.evidence}"
     return f"it is held by {explain.by(found.holder())}: {found.evidence}"
 

@@ -18,23 +18,23 @@ from __future__ import annotations
 
 import os
 
-from ...core.owner import ALIVE, DEAD, UNKNOWN, Owner, Verdict, judge
+from ...core.owner import ALIVE, DEAD, UNKNOWN, LifeVerdict, Owner, judge
 from ...local.files import CREATE, READ_WRITE
-from ...local.judge import Evidence, Judged
+from ...local.judge import Judgement, LivenessJudge
 from ...local.record import CURRENT, LIVE, read
 from ...runtime import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...local.files import Files
-    from ...local.ground import Place
-    from ...local.record import Marker
+    from ...local.ground import MountInfo
+    from ...local.record import ParsedRecord
     from ...local.record_handle import BorrowedRecord
 
 AGE_NS = 300 * 1_000_000_000
 FIRST = 16  # bytes that the original reads
 KINDS = ("link", "")
-WORDS = Evidence("link")
+WORDS = LivenessJudge("link")
 
 
 class Contract:
@@ -43,7 +43,7 @@ class Contract:
     def __init__(self, files: Files, *, by_process: bool) -> None:
         self.files, self.by_process = files, by_process
 
-    def judged(self, path: str, found: BorrowedRecord, place: Place) -> Judged:
+    def judged(self, path: str, found: BorrowedRecord, place: MountInfo) -> Judgement:
         """A file that is open: ALIVE for a valid one, else DEAD."""
         content, touched = found.read(), found.touched()
         marker = read(content)
@@ -52,44 +52,48 @@ class Contract:
             verdict = self.by_age(path, touched, place)
         lock = WORDS.lock(path, marker, place)
         why = "" if marker.owner else verdict.evidence
-        return Judged(
+        return Judgement(
             verdict.state, verdict.evidence, marker, found.key, lock, why=why, touched=touched
         )
 
-    def _at_once(self, marker: Marker, found: BorrowedRecord, place: Place) -> Verdict:
+    def _at_once(
+        self, marker: ParsedRecord, found: BorrowedRecord, place: MountInfo
+    ) -> LifeVerdict:
         """What is known without a look at the clock."""
         if marker.state == CURRENT and marker.kind not in KINDS:
-            return Verdict(ALIVE, f"a lock of kind={marker.kind!r}, which is no dot lock")
+            return LifeVerdict(ALIVE, f"a lock of kind={marker.kind!r}, which is no dot lock")
         if marker.state == CURRENT and marker.stage not in LIVE:
-            return Verdict(DEAD, marker.stage)
+            return LifeVerdict(DEAD, marker.stage)
         held = found.has_witness() if place.one_kernel else None
         if held:
-            return Verdict(ALIVE, "kernel witness" if marker.witness else "somebody locks the file")
+            return LifeVerdict(
+                ALIVE, "kernel witness" if marker.witness else "somebody locks the file"
+            )
         if marker.state == CURRENT and marker.witness and marker.one_kernel and held is False:
-            return Verdict(DEAD, "its kernel witness is free")
+            return LifeVerdict(DEAD, "its kernel witness is free")
         if marker.state == CURRENT and marker.owner is not None:
             return self._named(marker.owner, marker.one_kernel and place.one_kernel)
         number = first_number(marker.content)
         if self.by_process and number > 0 and place.one_kernel:
             return _bare(number)
-        return Verdict(UNKNOWN, "")
+        return LifeVerdict(UNKNOWN, "")
 
-    def _named(self, owner: Owner, one_kernel: bool) -> Verdict:
+    def _named(self, owner: Owner, one_kernel: bool) -> LifeVerdict:
         """A death counts only for who asks by process: for all others the age is the contract."""
         found = judge(owner, process.ground(one_kernel, None))
         if found.state == DEAD and not self.by_process:
-            return Verdict(UNKNOWN, found.evidence)
+            return LifeVerdict(UNKNOWN, found.evidence)
         return found
 
-    def by_age(self, path: str, touched: int, place: Place) -> Verdict:
+    def by_age(self, path: str, touched: int, place: MountInfo) -> LifeVerdict:
         """The 5 minutes. `touched`: the file's time in nanoseconds."""
         age = self._now(path, place) - touched
         seconds = max(0, age) // 1_000_000_000
         if age < AGE_NS:
-            return Verdict(ALIVE, f"it was touched {seconds} s ago, which counts for 300 s")
-        return Verdict(DEAD, f"nobody has touched it for {seconds} s, and 300 s is the rule")
+            return LifeVerdict(ALIVE, f"it was touched {seconds} s ago, which counts for 300 s")
+        return LifeVerdict(DEAD, f"nobody has touched it for {seconds} s, and 300 s is the rule")
 
-    def _now(self, path: str, place: Place) -> int:
+    def _now(self, path: str, place: MountInfo) -> int:
         """UTC nanoseconds by the clock that stamps files there."""
         if place.far:
             aside = os.path.join(
@@ -117,11 +121,11 @@ def first_number(content: bytes) -> int:
     return -number if text[:1] == b"-" else number
 
 
-def _bare(number: int) -> Verdict:
+def _bare(number: int) -> LifeVerdict:
     """A file of the original that names a process."""
     if number >= 1 << 31:
-        return Verdict(UNKNOWN, "")
+        return LifeVerdict(UNKNOWN, "")
     found = judge(Owner(number), process.ground(True, None))
     if found.state == UNKNOWN and process.look(number).exists:
-        return Verdict(ALIVE, f"a process {number} runs")
+        return LifeVerdict(ALIVE, f"a process {number} runs")
     return found

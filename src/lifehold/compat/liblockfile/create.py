@@ -14,14 +14,14 @@ import os
 from ...core.errors import LifeholdError
 from ...core.grant import Grant
 from ...runtime import clock, fork
-from ...runtime.blocking import Bell
+from ...runtime.blocking import ThreadWakeup
 from . import spool
-from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, Failed, Status
+from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, CreateFailed, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...runtime import watch_thread
-    from ...runtime.watch_thread import Watch
+    from ...runtime.watch_thread import PathWatch
     from .dotlock import DotLock
 else:
     watch_thread = fork.later("lifehold.runtime.watch_thread", globals())
@@ -29,7 +29,7 @@ else:
 STEP, LONGEST = 5.0, 60.0  # seconds
 
 
-class Patience:
+class RetryTerms:
     """How one call waits.
 
     `retries`: tries after the first, 0 tries for -1; `interval`: a fixed pause instead of growing
@@ -52,12 +52,12 @@ class Patience:
         """Why no more is to be waited."""
         return None
 
-    def sleep(self, bell: Bell, seconds: float) -> None:
+    def sleep(self, bell: ThreadWakeup, seconds: float) -> None:
         """Until it rings, or `seconds` have passed."""
         bell.wait(seconds)
 
 
-def create(lock: DotLock, patience: Patience) -> tuple[Status, Grant | None]:
+def create(lock: DotLock, patience: RetryTerms) -> tuple[Status, Grant | None]:
     """The status of lockfile_create(3), and the grant with L_SUCCESS."""
     found = Status(L_MAXTRYS, errno=errno.EAGAIN)
     for retry in range(patience.retries + 1):
@@ -78,7 +78,7 @@ def _tried(lock: DotLock) -> Grant | Status:
     """One try. L_MAXTRYS: somebody else has it; L_SUCCESS: the set-gid program made it for us."""
     try:
         answer = lock.once()
-    except Failed as failed:
+    except CreateFailed as failed:
         mine = lock.number == os.getpid()
         return spool.by_the_program("-l", lock.path, failed.status, by_pid=mine)
     except LifeholdError as error:
@@ -92,10 +92,10 @@ def _tried(lock: DotLock) -> Grant | Status:
     return Status(L_MAXTRYS, answer.reason or "it is held", errno.EAGAIN)
 
 
-def _paused(lock: DotLock, patience: Patience, seconds: float) -> Grant | Status | None:
+def _paused(lock: DotLock, patience: RetryTerms, seconds: float) -> Grant | Status | None:
     """One pause. A grant when the lock became free in it; None when it is over."""
     end = clock.now() + seconds
-    bell = Bell()
+    bell = ThreadWakeup()
     watch = None
     if patience.interval is None:
         watch = _watched(lock, bell)
@@ -119,7 +119,7 @@ def _won(answer: Grant | Status) -> bool:
     return isinstance(answer, Grant) or answer == L_SUCCESS
 
 
-def _watched(lock: DotLock, bell: Bell) -> Watch | None:
+def _watched(lock: DotLock, bell: ThreadWakeup) -> PathWatch | None:
     try:
         return watch_thread.watch(lock.path, bell.ring, blind=lock.place.far)
     except (RuntimeError, OSError):

@@ -21,17 +21,17 @@ import os
 import stat
 
 from ...core.grant import Held
-from ...core.owner import DEAD, Verdict
-from ...local.ground import Place
+from ...core.owner import DEAD, LifeVerdict
+from ...local.ground import MountInfo
 from ...local.judge import BEING_MOVED
 from ...local.link import AGE, LONGEST_NAME, LinkLock
-from ...local.record import Text, read
+from ...local.record import RecordTemplate, read
 from ...local.record_handle import BorrowedRecord
 from ...local.refusals import no_locks
 from ...runtime.blocking import BLOCKING
 from ...runtime.process import here
 from .contract import Contract
-from .status import L_RMSTALE, L_TMPLOCK, L_TMPWRITE, Failed
+from .status import L_RMSTALE, L_TMPLOCK, L_TMPWRITE, CreateFailed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ...core.grant import Grant
     from ...core.owner import Owner
     from ...core.ports import Runtime
-    from ...local.judge import Judged
+    from ...local.judge import Judgement
     from ...local.record_handle import RecordFile
 
 AGAIN, PAUSE = 20, 0.001  # who only looks locks the file for microseconds
@@ -63,7 +63,7 @@ class DotLock(LinkLock):
         super().__init__(path, runtime, strict=True, **more)
         self.number, self.owner, self.keep = number, owner or here(), keep
         self.contract = Contract(self.files, by_process=by_process)
-        self.took: Judged | None = None  # whose lock it was, when we took it over
+        self.took: Judgement | None = None  # whose lock it was, when we took it over
 
     # ---- one try
 
@@ -76,7 +76,7 @@ class DotLock(LinkLock):
         if odd is not None:
             if odd.state != DEAD:
                 return Held(odd.evidence, self.key)
-            raise Failed(
+            raise CreateFailed(
                 L_RMSTALE,
                 f"{self.path!r} is no lock file that may be removed: {odd.evidence}",
                 errno.EEXIST,
@@ -89,14 +89,14 @@ class DotLock(LinkLock):
         if not os.access(folder, os.W_OK | os.X_OK):
             number = errno.EACCES if os.path.isdir(folder) else errno.ENOENT
             why = f"no temporary file can be made in {folder!r}: {os.strerror(number)}"
-            raise Failed(L_TMPLOCK, why, number)
+            raise CreateFailed(L_TMPLOCK, why, number)
 
-    def standing(self) -> Judged | Verdict | None:
+    def standing(self) -> Judgement | LifeVerdict | None:
         """What is there, judged; None for nothing. Raises OSError."""
         self.ready()
         return self._odd() or self._look()
 
-    def _odd(self) -> Verdict | None:
+    def _odd(self) -> LifeVerdict | None:
         """A symbolic link, a folder, a device, or what may not be read: by its time alone."""
         try:
             found = self.files.lstat(self.path)
@@ -108,16 +108,16 @@ class DotLock(LinkLock):
             try:
                 found = os.stat(self.path)  # the original follows it here, and unlinks the link
             except OSError:
-                return Verdict(DEAD, "a symbolic link that leads nowhere")
+                return LifeVerdict(DEAD, "a symbolic link that leads nowhere")
         return self.contract.by_age(self.path, found.st_mtime_ns, self.place)
 
-    def judged(self, at: str, seen: Any) -> Judged:
+    def judged(self, at: str, seen: Any) -> Judgement:
         return self.contract.judged(at, seen, self.place)
 
-    def _weigh(self, at: str, seen: BorrowedRecord) -> Judged:
+    def _weigh(self, at: str, seen: BorrowedRecord) -> Judgement:
         return self.judged(at, seen)
 
-    def _held(self, found: Judged, beside: str = "") -> Held:
+    def _held(self, found: Judgement, beside: str = "") -> Held:
         """Whatever lease it is held under: here 300 s count for all."""
         return Held(found.why, self.key)
 
@@ -138,23 +138,23 @@ class DotLock(LinkLock):
                 if error.errno != errno.EEXIST:
                     break
         why = f"no temporary file can be made in {folder or '/'!r}: {refusal.strerror}"
-        raise Failed(L_TMPLOCK, why, refusal.errno or 0) from refusal
+        raise CreateFailed(L_TMPLOCK, why, refusal.errno or 0) from refusal
 
     def _write(self, ours: RecordFile, *given: Any, **more: Any) -> None:
         try:
             super()._write(ours, *given, **more)
         except OSError as error:
             why = f"the lock file cannot be written: {error.strerror}"
-            raise Failed(L_TMPWRITE, why, error.errno or 0) from error
+            raise CreateFailed(L_TMPWRITE, why, error.errno or 0) from error
 
     def _line(self) -> bytes:
         return b"%d\n" % self.number
 
-    def _words(self, witness: bool) -> Text:
+    def _words(self, witness: bool) -> RecordTemplate:
         """Without a process or a witness nothing but the age proves anything: a lease of 300 s."""
         proven = self.place.one_kernel and (witness or self.number > 0)
-        place = self.place if proven else Place("", self.place.device)
-        return Text("link", self.owner, None if proven else AGE, place, witness=witness)
+        place = self.place if proven else MountInfo("", self.place.device)
+        return RecordTemplate("link", self.owner, None if proven else AGE, place, witness=witness)
 
     def _bear_witness(self, ours: RecordFile) -> bool:
         return self.keep and super()._bear_witness(ours)
@@ -177,7 +177,7 @@ class DotLock(LinkLock):
 
     # ---- the file that is there already
 
-    def _take_over(self, ours: RecordFile, found: Judged) -> RecordFile | Held | None:
+    def _take_over(self, ours: RecordFile, found: Judgement) -> RecordFile | Held | None:
         if ours.writable:
             return super()._take_over(ours, found)
         locked = self._lock(ours)
@@ -192,11 +192,11 @@ class DotLock(LinkLock):
                 self.files.unlink(self.path)
             except OSError as error:
                 why = f"{self.path!r} is stale and cannot be removed: {error.strerror}"
-                raise Failed(L_RMSTALE, why, error.errno or 0) from error
+                raise CreateFailed(L_RMSTALE, why, error.errno or 0) from error
             self.took = found
         return None
 
-    def _adopt(self, ours: RecordFile, found: Judged) -> bool:
+    def _adopt(self, ours: RecordFile, found: Judgement) -> bool:
         adopted = super()._adopt(ours, found)
         if adopted:
             self.took = found

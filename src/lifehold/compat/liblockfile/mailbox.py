@@ -13,13 +13,13 @@ from _thread import _local, allocate_lock
 
 from ...runtime import fork
 from .calls import lockfile_create, lockfile_remove, lockfile_touch
-from .create import Patience
+from .create import RetryTerms
 from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, Status
 
 MAILDIR = "/var/mail/"
 
 
-class _Turn:
+class _MailboxMutex:
     """Which thread has the mailbox."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class _Turn:
         self.held: list[tuple[str, object]] = []  # at most one: the path, and whose it is
 
 
-_turn = _Turn()
+_turn = _MailboxMutex()
 _mine = _local()  # `get_ident` is given to another thread when this one has ended
 
 
@@ -39,7 +39,7 @@ def _this_thread() -> object:
 def _forget() -> None:
     """L9  The mailbox that a thread of the parent holds is not the child's."""
     global _turn
-    _turn = _Turn()
+    _turn = _MailboxMutex()
 
 
 def mail_lock_of(name: str) -> str:
@@ -60,7 +60,7 @@ def maillock(name: str, retrycnt: int = 5) -> Status:
             if held == path:
                 return Status(L_SUCCESS)
             return Status(L_ERROR, f"this program has {held!r}: one at a time", errno.EBUSY)
-    patience = Patience(retrycnt)
+    patience = RetryTerms(retrycnt)
     seconds = sum(patience.pause(n) for n in range(1, max(0, min(retrycnt, 10_000)) + 1))
     if not _turn.lock.acquire(timeout=min(seconds, 1e6)):
         return Status(L_MAXTRYS, "another thread of this program has a mailbox", errno.EAGAIN)

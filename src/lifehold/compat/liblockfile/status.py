@@ -58,7 +58,7 @@ class Status(int):
         return Status, (int(self), self.why, self.errno)
 
 
-class Failed(Exception):
+class CreateFailed(Exception):
     """One try cannot succeed, and another would not either."""
 
     def __init__(self, code: int, why: str = "", errno: int = 0) -> None:

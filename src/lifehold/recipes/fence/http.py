@@ -20,7 +20,7 @@ from ...core.errors import InvalidArgument, StaleToken
 from ...core.fence import LARGEST, admit, stale
 from ...core.value import value
 from ...runtime import clock, fork
-from ...runtime.blocking import Bell
+from ...runtime.blocking import ThreadWakeup
 from .file import FencedFile
 from .rule import check_name, token_of
 from .sql import TABLE, AsyncSqlFence, SqlFence
@@ -292,7 +292,7 @@ class FenceWSGI:
             return door.refusal(name, error)
         until = clock.now() + door.drain
         while True:
-            bell = Bell()
+            bell = ThreadWakeup()
             if door.passage.clear(name, token, bell.ring):
                 return None
             if (left := until - clock.now()) <= 0:

@@ -19,7 +19,7 @@ from ...core.fence import LARGEST
 from ...core.owner import Owner
 from ...core.value import as_dict
 from ...runtime import clock, fork
-from .connect import Plan, call, too_new
+from .connect import PostgresUrl, call, too_new
 from .messages import migrate_command, place
 from .sql import VERSION
 from .wire import ConnectionPool
@@ -51,7 +51,7 @@ RENEW = "$1::text[], $2::text[], $3::float8[]"
 class Postgres:
     """The backend over one pool. `beats`: the pool for renewals, which nobody else may fill."""
 
-    def __init__(self, plan: Plan, link: Any, beats: Any, wakeups: NotifyWakeups) -> None:
+    def __init__(self, plan: PostgresUrl, link: Any, beats: Any, wakeups: NotifyWakeups) -> None:
         self._plan, self._link, self._beats, self._wakes = plan, link, beats, wakeups
         self._owner: tuple[Owner, str] | None = None
         self.traits, self._until = Traits(limit=plan.limit), NEVER

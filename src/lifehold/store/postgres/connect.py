@@ -25,7 +25,16 @@ from ..settle import settle
 from . import wire
 from .messages import distrusted, migrate_command, place, said, url_of
 from .sql import SCHEMA, VERSION, strangers
-from .wire import SHORTEST, ConnectionPool, QueryFailed, ServerConnection, Silent, drop, keep, told
+from .wire import (
+    SHORTEST,
+    ConnectionPool,
+    NoAnswer,
+    QueryFailed,
+    ServerConnection,
+    drop,
+    keep,
+    told,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +86,7 @@ def psycopg() -> Any:
         ) from error
 
 
-class Plan:
+class PostgresUrl:
     """What a URL asks for. `known`: its parts; `limit`: seconds for one answer.
 
     `create`: None makes tables that are not there, and warns; `owner`: a role that may own them.
@@ -142,7 +151,7 @@ class Plan:
         if not self.checked:
             try:
                 made = await self.connect("AsyncConnection" if awaited else "Connection", until)
-            except (psycopg().Error, QueryFailed, Silent) as error:
+            except (psycopg().Error, QueryFailed, NoAnswer) as error:
                 raise Unreachable(said(error, self.known)) from error
             drop(made)
 
@@ -202,7 +211,7 @@ class Plan:
         try:
             text = ALONE + self.words(home) + SOON * bool(version) + SCHEMA
             await rows(connection, text, until)
-        except (psycopg().Error, QueryFailed, Silent) as error:
+        except (psycopg().Error, QueryFailed, NoAnswer) as error:
             if version:
                 return
             raise Unreachable(
@@ -240,7 +249,7 @@ class Plan:
         return call(self, name, ", ".join(f"${nr}" for nr in range(1, given + 1))), False
 
 
-def call(plan: Plan, name: str, given: str) -> str:
+def call(plan: PostgresUrl, name: str, given: str) -> str:
     """The statement that calls a function. L12: no row, and nothing done, for a newer schema."""
     return (
         f"SELECT f.* FROM {plan.schema}lifehold_{name}({given}) f"  # noqa: S608 - our own names
@@ -248,7 +257,7 @@ def call(plan: Plan, name: str, given: str) -> str:
     )
 
 
-def too_new(plan: Plan) -> Unreachable:
+def too_new(plan: PostgresUrl) -> Unreachable:
     """What no row means."""
     return Unreachable(
         f"{place(plan.known)}: its schema is of a newer version by now, which this one would "
@@ -282,7 +291,7 @@ def without_owner(url: str) -> tuple[str, str]:
 SOON = "SELECT set_config('lock_timeout', '2s', true);"  # who reads for long delays nobody else
 
 
-def prepare(plan: Plan) -> str:
+def prepare(plan: PostgresUrl) -> str:
     """What a connection of our own is told, once."""
     return ";".join(
         f"PREPARE lifehold_{name} ({types}) AS "
@@ -292,7 +301,7 @@ def prepare(plan: Plan) -> str:
 
 
 async def rows(connection: Any, query: str, until: float) -> list[tuple[Any, ...]]:
-    """The rows of the last of some statements. Raises psycopg.Error, QueryFailed, Silent."""
+    """The rows of the last of some statements. Raises psycopg.Error, QueryFailed, NoAnswer."""
     return await ServerConnection(connection).run(query, until)
 
 
@@ -395,7 +404,7 @@ class PoolLink:
 
     prepared = False
 
-    def __init__(self, pool: Any, plan: Plan, awaited: bool) -> None:
+    def __init__(self, pool: Any, plan: PostgresUrl, awaited: bool) -> None:
         self._pool, self._plan, self._awaited = pool, plan, awaited
         self.known, self.limit = plan.known, plan.limit
 
@@ -440,7 +449,7 @@ class PoolLink:
 # closed with their loop. Under trio, which psycopg does not know, a helper thread asks (engine.py).
 
 
-class TaskBell(Signal):
+class TaskWakeup(Signal):
     """What a task waits for."""
 
 
@@ -459,11 +468,16 @@ def one_loop(backend: Any) -> Callable[[Any], Any]:
     return swift
 
 
-class Loops:
+class LoopBackends:
     """The backends by event loop."""
 
     def __init__(
-        self, plan: Plan, beats: ConnectionPool, wakeups: Any, most: int, make: Callable[..., Any]
+        self,
+        plan: PostgresUrl,
+        beats: ConnectionPool,
+        wakeups: Any,
+        most: int,
+        make: Callable[..., Any],
     ) -> None:
         self._plan, self._beats, self._wakes, self._most = plan, beats, wakeups, most
         self._make = make
@@ -491,7 +505,7 @@ class Loops:
                 await guard[0].__anext__()
             return await self._plan.connect("AsyncConnection", until)
 
-        link = ConnectionPool(connect, TaskBell, self._plan, self._most)
+        link = ConnectionPool(connect, TaskWakeup, self._plan, self._most)
         backend = self._make(self._plan, link, self._beats, self._wakes)
         self._known[loop] = backend, link
         return backend

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from .connect import Plan
+    from .connect import PostgresUrl
 
 LINGER = 5.0  # seconds for which the connection stays when nobody waits any more
 LOOK = 0.5  # seconds after which the thread looks whether it is still wanted
@@ -38,7 +38,7 @@ DISOWNED = 30.0  # seconds for which a lease may still come that nobody wants an
 class NotifyWakeups:
     """The waiters of this process at one store. `state`: what became of the listening, in words."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PostgresUrl) -> None:
         self._plan = plan
         self.state = "no waiter has needed it yet"
         self._begin()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ...core.errors import InvalidArgument
 from ...runtime import fork
-from ...runtime.blocking import Bell, finish
+from ...runtime.blocking import ThreadWakeup, finish
 from ..site import Opener, Site
 from .backend import LIMIT, Postgres
-from .connect import Loops, Plan, PoolLink, one_loop, parts
+from .connect import LoopBackends, PoolLink, PostgresUrl, one_loop, parts
 from .notify import NotifyWakeups
 from .wire import ConnectionPool
 
@@ -23,17 +23,17 @@ else:
 CONNECTIONS = 8  # of one process, besides one for renewals and one that listens
 
 
-def _links(plan: Plan, most: int) -> ConnectionPool:
+def _links(plan: PostgresUrl, most: int) -> ConnectionPool:
     def connect(until: float) -> Any:
         return finish(plan.connect("Connection", until))
 
-    return ConnectionPool(connect, Bell, plan, most)
+    return ConnectionPool(connect, ThreadWakeup, plan, most)
 
 
 def _over(pool: Any, limit: float, create: bool | None, owner: str) -> Site:
     """The Site over a pool of the caller's."""
     conninfo, options, awaited = parts(pool)
-    plan = Plan(conninfo, limit, create, options, owner)
+    plan = PostgresUrl(conninfo, limit, create, options, owner)
     wakeups, beats = NotifyWakeups(plan), _links(plan, 2)
     over = PoolLink(pool, plan, awaited)
     if not awaited:
@@ -46,7 +46,7 @@ def _over(pool: Any, limit: float, create: bool | None, owner: str) -> Site:
 class SessionLocks:
     """kind="session" (session.py), loaded when it is first asked for."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PostgresUrl) -> None:
         self._plan = plan
 
     def opened(self) -> Any:
@@ -59,7 +59,7 @@ class SessionLocks:
         return await session_server.seen_by(backend, name, address, self._plan)
 
 
-def _with_sessions(site: Site, plan: Plan) -> Site:
+def _with_sessions(site: Site, plan: PostgresUrl) -> Site:
     site.session_locks = SessionLocks(plan)
     return site
 
@@ -87,11 +87,11 @@ def opened(
         raise InvalidArgument(f"connections must be from 1 to 1000, not {connections!r}")
     if pool is not None:
         return _over(pool, float(timeout), create, owner)
-    plan = Plan(url, float(timeout), create, owner=owner)
+    plan = PostgresUrl(url, float(timeout), create, owner=owner)
     wakeups = NotifyWakeups(plan)
     beats = _links(plan, 2)
     backend = Postgres(plan, _links(plan, connections), beats, wakeups)
-    loops = Loops(plan, beats, wakeups, connections, Postgres)
+    loops = LoopBackends(plan, beats, wakeups, connections, Postgres)
     made = _with_sessions(Site(plan.url, backend, wakeups, loops.swift), plan)
     made.closes.append(loops.close)
     return made

@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
     from ...core.deadline import Terms
     from ...core.ports import Runtime
-    from ...runtime.renewal import Kept
+    from ...runtime.renewal import RenewedLease
     from ..site import Site
-    from .session_server import Question, Session, Sessions
+    from .session_server import PendingAnswer, Session, Sessions
     from .session_sql import AdvisoryKey
 
 
@@ -216,7 +216,7 @@ class SessionLock:
         self.standing.add(session.pid)
         return True
 
-    async def _came(self, ask: Ask, pending: PendingLock, question: Question) -> Grant:
+    async def _came(self, ask: Ask, pending: PendingLock, question: PendingAnswer) -> Grant:
         """The answer of the line. Raises Unreachable, NoReply."""
         session = pending.session
         assert session is not None
@@ -232,7 +232,9 @@ class SessionLock:
         self.standing.discard(session.pid)
         return grant
 
-    def granted(self, session: Session, question: Question, nonce: str, sent_at: float) -> Grant:
+    def granted(
+        self, session: Session, question: PendingAnswer, nonce: str, sent_at: float
+    ) -> Grant:
         """The lock is ours, and the session of its claim."""
         _, token, acquired_us = question.rows[0]
         in_hand = self.site.hand_out(SessionInHand(session, self.terms))
@@ -364,7 +366,7 @@ class SessionLock:
         )
         return made
 
-    async def exchange(self, runtime: Runtime, session: Session, text: str) -> Question:
+    async def exchange(self, runtime: Runtime, session: Session, text: str) -> PendingAnswer:
         """Ask, and wait for the answer. Raises NoReply, which ends the session, or Unreachable."""
         until = runtime.now() + self.sessions.limit
         while True:
@@ -376,7 +378,7 @@ class SessionLock:
                 self.answered(question)
                 return question
 
-    def answered(self, question: Question) -> None:
+    def answered(self, question: PendingAnswer) -> None:
         """Raises Unreachable for a refusal of the server, NoReply where it gave no answer."""
         known = self.sessions.plan.known
         if question.state:
@@ -504,7 +506,7 @@ class PendingLock:
         self.lock, self.nonce = lock, os.urandom(8).hex()
         self._generation = fork.here()
         self.session: Session | None = None
-        self.question: Question | None = None
+        self.question: PendingAnswer | None = None
         self.error: Exception | None = None
         self.look_at = 0.0
         self.rung = False
@@ -622,10 +624,10 @@ class SessionGuard:
     apart = True
 
     def __init__(self) -> None:
-        self._strikes: dict[Kept, Callable[[], None]] = {}
+        self._strikes: dict[RenewedLease, Callable[[], None]] = {}
         fork.in_child(self._strikes.clear)  # the parent's sessions are not watched by a child
 
-    def enter(self, mechanism: Any, kept: Kept) -> None:
+    def enter(self, mechanism: Any, kept: RenewedLease) -> None:
         """A lock that is to be kept. Raises RuntimeError when there is no thread to be had."""
         session = kept.grant.handle[0].session
         self._burn(kept, session)
@@ -633,17 +635,17 @@ class SessionGuard:
         if (why := session.dead) is not None:  # it ended before anybody could be told
             kept.end(why)
 
-    def leave(self, kept: Kept) -> None:
+    def leave(self, kept: RenewedLease) -> None:
         """It is kept no more."""
         strike = self._strikes.pop(kept, None)
         if strike is not None:
             strike()
 
-    def add(self, mechanism: Any, kept: Kept) -> None:
+    def add(self, mechanism: Any, kept: RenewedLease) -> None:
         """Its beat is due. By the heartbeat thread, which waits for nobody."""
         heartbeat.apart(lambda: kept.again(finish(beat(mechanism, BLOCKING, kept))))
 
-    def _burn(self, kept: Kept, session: Session) -> None:
+    def _burn(self, kept: RenewedLease, session: Session) -> None:
         """The fuse, which each renewal makes longer."""
         due = kept.deadline + kept.terms.margin
         if clock.now() < due:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from .connect import Plan
+    from .connect import PostgresUrl
     from .session_sql import AdvisoryKey
 else:
     json = fork.later("json", globals())
@@ -96,7 +96,7 @@ class Sessions:
     slice = 5.0  # seconds of one wait at the server: who waits longer stands in line anew
     linger = 10.0  # seconds for which a session stays open for the next lock
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: PostgresUrl) -> None:
         self.plan = plan
         self.limit = plan.limit
         self.bare = ""
@@ -281,7 +281,7 @@ ENDED = "the server ended its session"
 OF_PARENT = "its session is the parent process's"
 
 
-class Question:
+class PendingAnswer:
     """What was asked of a session. A place for `Runtime.rung`; any number may wait for it.
 
     `rows` of the last statement when it was answered; `error` when it was `refused` or is lost;
@@ -384,14 +384,14 @@ class Session:
         self.connection = connection
         self.pid, self.ttl, self.tabled = pid, ttl, tabled
         self.mutex = _thread.RLock()
-        self.asked: Question | None = None
+        self.asked: PendingAnswer | None = None
         self.dead: str | None = None
         self.last_words = ""
         self.on_end: Callable[[str], None] | None = None
         self.fd, self.generation = connection.fileno(), fork.here()
         connection.add_notice_handler(self._note)
 
-    def ask(self, text: str) -> Question:
+    def ask(self, text: str) -> PendingAnswer:
         """Send it; or the question that is open still, whatever it is. Raises NoReply."""
         if self.generation != fork.here():
             raise NoReply(OF_PARENT)
@@ -400,7 +400,7 @@ class Session:
                 raise NoReply(self.dead)
             if self.asked is not None:
                 return self.asked
-            self.asked = question = Question(text)
+            self.asked = question = PendingAnswer(text)
             try:
                 self.connection.pgconn.send_query(text.encode())
                 self.connection.pgconn.flush()
@@ -431,7 +431,7 @@ class Session:
         if why is not None:
             self.end(why, ours=False)
 
-    def _heard(self) -> Question | None:
+    def _heard(self) -> PendingAnswer | None:
         """The question that is answered now."""
         wire = self.connection.pgconn
         wire.flush()
@@ -537,7 +537,7 @@ def read(
 
 
 async def seen_by(
-    backend: Any, name: str | None, address: Callable[[str], str], plan: Plan
+    backend: Any, name: str | None, address: Callable[[str], str], plan: PostgresUrl
 ) -> tuple[SessionSeen, ...]:
     """The same over the connections of leases, which may pass a pooler. None: of all keys."""
     try:

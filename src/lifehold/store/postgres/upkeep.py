@@ -15,7 +15,7 @@ from ...runtime.blocking import finish
 from ..upkeep import BAD, GOOD, NOTE, Checked, Migrated, StoreFinding
 from . import wire
 from .backend import Postgres
-from .connect import Plan, literal, psycopg
+from .connect import PostgresUrl, literal, psycopg
 from .messages import distrusted, migrate_command, place, role_of, said
 from .notify import NotifyWakeups
 from .sql import SCHEMA, VERSION, strangers
@@ -165,7 +165,7 @@ NAME = "lifehold store check"  # of a lock that is rolled back
 
 def check(url: str) -> Checked:
     """What the role of this URL finds. Raises InvalidArgument, Unreachable."""
-    plan = Plan(url, LIMIT, create=False)
+    plan = PostgresUrl(url, LIMIT, create=False)
     client = psycopg()
     try:
         connection = client.Connection.connect(**plan.known, autocommit=True)
@@ -182,7 +182,7 @@ class _RoleCheck:
 
     prepared = False  # in place of a ConnectionPool (wire.py)
 
-    def __init__(self, plan: Plan, connection: Any) -> None:
+    def __init__(self, plan: PostgresUrl, connection: Any) -> None:
         self.plan, self.line = plan, wire.ServerConnection(connection)
         self.session: int = connection.info.backend_pid
         self.found: list[StoreFinding] = []
@@ -370,7 +370,7 @@ class _RoleCheck:
         text, _ = (query, False) if isinstance(query, str) else query()
         try:
             return await self.line.ask(text, given, LIMIT)
-        except wire.Silent as error:
+        except wire.NoAnswer as error:
             raise Unreachable(f"no answer within {LIMIT:g} s") from error
         except (wire.QueryFailed, psycopg().Error) as error:
             raise Unreachable(said(error, self.plan.known)) from error
@@ -427,7 +427,7 @@ def migrate(url: str, role: str = "") -> Migrated:
     `role`: is granted what it needs. In one transaction, and again without harm. Raises
     InvalidArgument, Unreachable.
     """
-    plan = Plan(url, MIGRATION_LIMIT, create=True)
+    plan = PostgresUrl(url, MIGRATION_LIMIT, create=True)
     wanted = grants(role) if role else ()
     client = psycopg()
     try:
@@ -450,7 +450,7 @@ def migrate(url: str, role: str = "") -> Migrated:
     return Migrated(plan.url, before, after)
 
 
-def _version(connection: Any, plan: Plan) -> int:
+def _version(connection: Any, plan: PostgresUrl) -> int:
     """Of the tables that are there, 0 for none."""
     ((there,),) = connection.execute(WHERE).fetchall()
     found = connection.execute(THERE).fetchone() if there else None

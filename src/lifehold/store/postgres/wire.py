@@ -1,6 +1,6 @@
 """One request to PostgreSQL by libpq itself: sent, waited for, its rows read.
 
-Promise: one round trip, and at most `limit` seconds; then `Silent`. Nothing is begun or committed
+Promise: one round trip, and at most `limit` seconds; then `NoAnswer`. Nothing is begun or committed
 besides: outside of a transaction each statement is one of its own. The cursors of psycopg do the
 same and more; a pair costs the client 1.2 to 1.3 times the CPU by them.
 
@@ -48,7 +48,7 @@ LENT = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_time
 ENDED = frozenset((5, 6, 7))  # pq.ExecStatus: an answer that could not be read, or an error
 
 
-class Silent(Exception):
+class NoAnswer(Exception):
     """No answer within the limit."""
 
     sqlstate = None
@@ -123,7 +123,7 @@ class ServerConnection:
         """The rows of one statement with $1, $2 ..., or of one that was prepared under that name.
 
         `lent`: the session is others' too, and stays as it is.
-        What the server undid because of others is asked again. Raises Silent, QueryFailed,
+        What the server undid because of others is asked again. Raises NoAnswer, QueryFailed,
         psycopg.OperationalError where the connection ended.
         """
         until, values = clock.now() + limit, parameters(given, self._codec)
@@ -179,7 +179,7 @@ class ServerConnection:
         if not told:
             try:
                 await self._wait(clock.now() + seconds)
-            except Silent:
+            except NoAnswer:
                 return []
             pgconn.consume_input()
             told = [*iter(pgconn.notifies, None)]
@@ -242,7 +242,7 @@ class ServerConnection:
             self._looks.modify(self._pgconn.socket, select.POLLIN | (writes and select.POLLOUT))
             heard = self._looks.poll(left * 1000)
         if not heard:
-            raise Silent("no answer in time")
+            raise NoAnswer("no answer in time")
 
 
 def _rows(result: Any, codec: str) -> list[tuple[Any, ...]]:
@@ -571,7 +571,7 @@ class ConnectionPool:
 
 def told(error: Exception, known: dict[str, Any], limit: float) -> Exception:
     """What a failed request means: Unreachable, NoReply, or itself where it is none of ours."""
-    if isinstance(error, Silent):
+    if isinstance(error, NoAnswer):
         return NoReply(f"{place(known)}: no answer within {limit:.3g} s")
     if hasattr(error, "sqlstate"):
         return refused(error, known)

@@ -28,14 +28,14 @@ from ...core.fence import LARGEST
 from ...core.mask import printable
 from ...runtime import clock, fork, process
 from ...runtime.blocking import finish
-from ...runtime.wakeup import Bells
+from ...runtime.wakeup import PipeWakeups
 from ..site import Opener, Site
 from . import database
 from . import schema as sql
 from .database import Database
-from .death_watch import Dead, DeathWatch, Suspects, judge_process, to_watch
+from .death_watch import DeathWatch, ProvenDead, Suspects, judge_process, to_watch
 from .messages import refuse_newer, sentences
-from .rows import Filed, Moment, encoded, page
+from .rows import FiledLock, StepMoment, encoded, page
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from ...core.backend import Order, Renewal, Request, StoreHolder
-    from ...core.owner import Verdict
+    from ...core.owner import LifeVerdict
     from .. import upkeep as reports
 
     T = TypeVar("T")
@@ -61,7 +61,7 @@ else:
 #     boot. Where the kernel does not say which boot this is, every step is put on the disk instead.
 
 
-class Short(Exception):
+class CeilingTooLow(Exception):
     """A token would be above the ceiling that is on the disk. `need`: the token."""
 
     def __init__(self, need: int) -> None:
@@ -90,7 +90,7 @@ class Sqlite:
         self.file, self._now, self._utc_us = file, now, utc_us
         self._begin()
         fork.in_child(self._begin)  # a child writes its own identity into the rows
-        self.wakeups = Bells(f"{file.path}-bells", file.shared)
+        self.wakeups = PipeWakeups(f"{file.path}-bells", file.shared)
         self.death_watch = DeathWatch()
         self._given_up: dict[str, None] = {}  # nonces that were released before they had come
         self._tried = ""  # the last nonce for which one statement was not enough
@@ -115,7 +115,7 @@ class Sqlite:
         while True:
             try:
                 return self.file.step(work, durable=durable)
-            except Short as short:
+            except CeilingTooLow as short:
                 self._raise_ceiling(short.need)
 
     def _raise_ceiling(self, need: int) -> None:
@@ -133,7 +133,7 @@ class Sqlite:
         version, least = db.execute(sql.META).fetchone()
         refuse_newer(self.file.path, version, least)
 
-    def _load(self, db: Any, name: str, nonce: str = "", **how: bool) -> tuple[Filed, int]:
+    def _load(self, db: Any, name: str, nonce: str = "", **how: bool) -> tuple[FiledLock, int]:
         """A name's lock at this instant, and the greatest token that the disk knows of."""
         now = self._now()
         row = db.execute(sql.HEAD, (name,)).fetchone()
@@ -142,19 +142,19 @@ class Sqlite:
         least, boot, floor, ceiling, token, capacity, held, queue = row
         refuse_newer(self.file.path, least, least)
         known = boot == self.boot and bool(boot)
-        filed = Filed(name, token, capacity)
+        filed = FiledLock(name, token, capacity)
         if held:
             filed.read_holders(db)
         if queue:
-            filed.read_queue(db, Moment(now, self.clock, nonce, **how))
+            filed.read_queue(db, StepMoment(now, self.clock, nonce, **how))
         floor = floor if known else max(floor, ceiling)  # L4  what was lost was not above it
         filed.lock.at(now, self.clock, max(self._utc_us(), floor + 1))
         return filed, (LARGEST if self.safe else ceiling if known else -1)
 
-    def _save(self, db: Any, filed: Filed, ceiling: int) -> None:
+    def _save(self, db: Any, filed: FiledLock, ceiling: int) -> None:
         token = filed.lock.token
         if token is not None and token > ceiling and token != (filed.there or (None,))[0]:
-            raise Short(token)
+            raise CeilingTooLow(token)
         filed.save(db)
 
     def _ring(self, name: str, calls: Sequence[str]) -> None:
@@ -168,7 +168,7 @@ class Sqlite:
         """Take a dead waiter out of the line, and call the next one: its wakeup."""
 
         def work(db: Any) -> str:
-            Dead(set(), {wakeup}).leave(db, name, self.wakeups)
+            ProvenDead(set(), {wakeup}).leave(db, name, self.wakeups)
             filed, ceiling = self._load(db, name)
             lock = filed.lock
             lock._call()
@@ -236,11 +236,11 @@ class Sqlite:
                 self.death_watch.drop(request.nonce)
         return answer
 
-    def _again(self, request: Request, dead: Dead) -> Callable[[Any], Any]:
+    def _again(self, request: Request, dead: ProvenDead) -> Callable[[Any], Any]:
         return lambda db: self._asked(db, request, dead)
 
     def _asked(
-        self, db: Any, request: Request, dead: Dead | None = None
+        self, db: Any, request: Request, dead: ProvenDead | None = None
     ) -> tuple[Given | Refused, list[str], Suspects | None, set[int]]:
         """The answer, whom to ring, who is in the way, and whose process to watch."""
         if request.nonce in self._given_up:  # L6  its asker has gone, and this comes late
@@ -265,7 +265,7 @@ class Sqlite:
 
         def work(db: Any) -> tuple[bool, ...]:
             calls.clear()
-            filed: dict[str, tuple[Filed, int]] = {}
+            filed: dict[str, tuple[FiledLock, int]] = {}
             kept = []
             now, mine = self._now(), self.clock
             self._refuse_newer(db)
@@ -347,7 +347,7 @@ class Sqlite:
             names = db.execute(sql.PAGE, (prefix, after, most)).fetchall()
             if bare:
                 return tuple(State(*row) for row in names)
-            moment = Moment(self._now(), self.clock, whole=True)
+            moment = StepMoment(self._now(), self.clock, whole=True)
             return tuple(lock.state() for lock in page(db, names, moment))
 
         return self._reading().step(work, write=False)
@@ -397,7 +397,7 @@ class Sqlite:
         self._ring(order.name, calls)
         return before
 
-    def judge(self, holder: StoreHolder) -> Verdict | None:
+    def judge(self, holder: StoreHolder) -> LifeVerdict | None:
         """What is to be seen of a holder's process: it is of this machine."""
         return None if holder.owner is None else judge_process(holder.owner)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 
-from ...core.owner import DEAD, Ground, judge
+from ...core.owner import DEAD, ObserverView, judge
 from ...runtime import clock, fork, process
 from . import schema as sql
 from .rows import decoded
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...core.backend import Request
-    from ...core.owner import Owner, Verdict
+    from ...core.owner import LifeVerdict, Owner
     from ...runtime import watch_thread
-    from ...runtime.wakeup import Bells
+    from ...runtime.wakeup import PipeWakeups
     from ..rules import LockState
 else:
     watch_thread = fork.later("lifehold.runtime.watch_thread", globals())
@@ -37,7 +37,7 @@ WATCHED = 64  # holders whose processes the first in line watches
 FRESH = 0.2  # seconds for which a process that was seen alive is, to one who will watch it
 
 
-class Dead:
+class ProvenDead:
     """Who is proven dead: holders by their nonces, waiters by their wakeups.
 
     A waiter that has left the line may hold the lock by now: its holder is not meant.
@@ -48,7 +48,7 @@ class Dead:
     def __init__(self, holders: set[str], waiters: set[str]) -> None:
         self.holders, self.waiters = holders, waiters
 
-    def leave(self, db: Any, name: str, wakeups: Bells) -> None:
+    def leave(self, db: Any, name: str, wakeups: PipeWakeups) -> None:
         """End the places: of a dead process all that it has here."""
         for wakeup in self.waiters:
             pipe, _, nonce = wakeup.partition(":")
@@ -83,7 +83,7 @@ class Suspects:
                 break
             self.waiters.append(entry.wakeup)
 
-    def dead(self, wakeups: Bells, watched: bool) -> Dead | None:
+    def dead(self, wakeups: PipeWakeups, watched: bool) -> ProvenDead | None:
         """Those that are proven dead, None if nobody is."""
         ground = ground_here()
         holders: set[str] = set()
@@ -95,15 +95,15 @@ class Suspects:
             if not wakeups.dead(wakeup):
                 break  # behind one who lives nobody is in the way
             waiters.add(wakeup)
-        return Dead(holders, waiters) if holders or waiters else None
+        return ProvenDead(holders, waiters) if holders or waiters else None
 
 
-def ground_here() -> Ground:
+def ground_here() -> ObserverView:
     """One kernel alone may mount it; processes of other namespaces may be hidden."""
-    return Ground(True, None, process.here(), False, process.look)
+    return ObserverView(True, None, process.here(), False, process.look)
 
 
-def judge_process(owner: Owner) -> Verdict:
+def judge_process(owner: Owner) -> LifeVerdict:
     """Whether a holder's process is gone by identity."""
     return judge(owner, ground_here())
 
@@ -111,7 +111,7 @@ def judge_process(owner: Owner) -> Verdict:
 _alive: dict[str, float] = {}  # processes, and until when
 
 
-def _gone(process_of: str, text: str, ground: Ground, watched: bool) -> bool:
+def _gone(process_of: str, text: str, ground: ObserverView, watched: bool) -> bool:
     now = clock.now()
     if watched and _alive.get(process_of, 0.0) > now:
         return False

@@ -25,7 +25,7 @@ _encoded: dict[Owner, str] = {}
 _last: tuple[Owner | None, str] = (None, "")  # who asked last asks next: looked at by identity
 
 
-class _Somebody(QueueEntry):
+class _OtherEntry(QueueEntry):
     """One in line whom the step does not concern."""
 
     __slots__ = ()
@@ -34,10 +34,10 @@ class _Somebody(QueueEntry):
         return False
 
 
-SOMEBODY = _Somebody("", 1, 0.0, "", "")
+SOMEBODY = _OtherEntry("", 1, 0.0, "", "")
 
 
-class Moment:
+class StepMoment:
     """When, and for whom, a lock is opened.
 
     `nonce`: of who asks; `sweeps`: the step forgets the dead in line; `whole`: the line is shown.
@@ -65,7 +65,7 @@ class StoredHolder(HolderRow):
         self.text: str = text
 
 
-class Filed:
+class FiledLock:
     """A lock, and its rows as they were.
 
     Of a long line only those are read whom a step can concern: the first two that live, the asker
@@ -87,7 +87,7 @@ class Filed:
             self.holders[holder] = row[0], _kept(holder)
             self.lock.holders.append(holder)
 
-    def read_queue(self, db: Any, moment: Moment) -> None:
+    def read_queue(self, db: Any, moment: StepMoment) -> None:
         """Who waits."""
         for row in _queue(db, self.lock.name, moment):
             if row is None:
@@ -162,7 +162,7 @@ class Filed:
                 db.execute(sql.STAY, (*now, name, old[0]))
 
 
-def page(db: Any, names: list[Any], moment: Moment) -> list[LockState]:
+def page(db: Any, names: list[Any], moment: StepMoment) -> list[LockState]:
     """The locks of many names that follow each other, to be shown: read in three questions."""
     if not names:
         return []
@@ -182,7 +182,7 @@ def _let_in(row: Any) -> StoredHolder:
     return make(*row[1:5], bool(row[5]), *row[6:])  # type: ignore[no-any-return]
 
 
-def _queue(db: Any, name: str, moment: Moment) -> list[Any]:
+def _queue(db: Any, name: str, moment: StepMoment) -> list[Any]:
     """The rows of the line in order; None for each that is of no interest."""
     if moment.whole:
         return db.execute(sql.LINE, (name,)).fetchall()  # type: ignore[no-any-return]

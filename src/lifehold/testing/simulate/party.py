@@ -14,7 +14,7 @@ from ...core.deadline import NEVER
 from ...core.errors import StoreUnavailable
 from ...core.grant import Grant, Held, Lost
 from ...core.owner import Owner
-from ...core.renew import Tenure, keep
+from ...core.renew import RenewalSchedule, keep
 from ...store.engine import StoreLock
 from ..history import READ, WRITE
 from .node import NodeRuntime
@@ -52,7 +52,7 @@ class Party:
     """One node's process, from its start to its crash."""
 
     lock_class: type[Watched] = Watched
-    tenure_class: type[Tenure] = Tenure
+    tenure_class: type[RenewalSchedule] = RenewalSchedule
     site_class: type[NodeSite] = NodeSite
 
     def __init__(

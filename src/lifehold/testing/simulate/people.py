@@ -11,7 +11,7 @@ from .shapes import slot_of, what_of
 SLOW = 0.8 * CLAIM  # seconds: the store's clock may run fast
 
 if TYPE_CHECKING:
-    from ...core.renew import Tenure
+    from ...core.renew import RenewalSchedule
     from ...store.engine import StoreLock
     from .node import Node
     from .wire import NodeWakeups
@@ -36,7 +36,7 @@ class Holder:
     )
 
     def __init__(
-        self, node: Node, lock: StoreLock, tenure: Tenure, serial: int, asked_at: float
+        self, node: Node, lock: StoreLock, tenure: RenewalSchedule, serial: int, asked_at: float
     ) -> None:
         self.node, self.life, self.lock, self.tenure = node, node.life, lock, tenure
         self.name, self.serial, self.asked_at = lock.name, serial, asked_at

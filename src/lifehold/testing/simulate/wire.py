@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...core.backend import NoReply, Traits, Unreachable
 from ...core.deadline import Backoff
-from ...store.site import Drift, Site
+from ...store.site import ClockDrift, Site
 from ...store.waiter import AGAIN, Waiter
 from .world import Gone, Pending
 
@@ -180,7 +180,12 @@ class NodeSite(Site):
         self, node: Node, vault: Vault, link: Link, bells: NodeWakeups, owner: Owner
     ) -> None:
         # Not Site.__init__: what is asked of a real process at its fork and exit is not for a model
-        self.url, self.wakeups, self.drift, self.reached = "simulated://", bells, Drift(), False
+        self.url, self.wakeups, self.drift, self.reached = (
+            "simulated://",
+            bells,
+            ClockDrift(),
+            False,
+        )
         self.backend = remote = Remote(node, vault, link)
         self.traits = remote.traits
         self.swift = lambda _: remote

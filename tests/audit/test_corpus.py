@@ -1,0 +1,115 @@
+"""Precision and recall on snippets that were labelled before the rules were run on them.
+
+Each snippet is a reduced form of what stands in public code, told anew. `seen` is the half that
+rules may be mended by; `held` is not looked at but here. A label is what a reviewer must say of a
+snippet, a "maybe" what may be said too; anything else that is found is a false finding.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from lifehold.audit import scan
+from lifehold.audit.catalogue import RULES
+from lifehold.audit.settings import Settings
+
+CORPUS = Path(__file__).parent / "corpus"
+SUFFIX = {"python": ".py", "shell": ".sh", "javascript": ".ts"}
+HALVES = ("seen", "held")
+
+
+class Snippet(NamedTuple):
+    """One text with what is to be found in it; no label means that it is clean."""
+
+    name: str
+    labels: frozenset[str]
+    maybe: frozenset[str]
+    text: str
+
+
+class Score(NamedTuple):
+    """Counts of pairs of a snippet and a code."""
+
+    right: int
+    false: tuple[str, ...]
+    missed: tuple[str, ...]
+
+    @property
+    def precision(self) -> float:
+        return self.right / max(1, self.right + len(self.false))
+
+    @property
+    def recall(self) -> float:
+        return self.right / max(1, self.right + len(self.missed))
+
+    def __str__(self) -> str:
+        found, asked = self.right + len(self.false), self.right + len(self.missed)
+        shares = f"{self.right}/{found}", f"{self.right}/{asked}"
+        return f"P {self.precision:.2f} ({shares[0]}) R {self.recall:.2f} ({shares[1]})"
+
+
+def snippets(language: str, half: str) -> list[Snippet]:
+    text = (CORPUS / f"{language}_{half}.txt").read_text()
+    found = []
+    for part in text.split("\n=== "):
+        head, _, body = part.removeprefix("=== ").partition("\n")
+        name, labels, *maybe = (each.strip() for each in head.split("|"))
+        codes = frozenset(labels.split()) - {"clean"}
+        found.append(Snippet(name, codes, frozenset(" ".join(maybe).split()), body + "\n"))
+    return found
+
+
+def codes_in(language: str, each: Snippet) -> frozenset[str]:
+    """The codes that the usual rules find in a snippet."""
+    report = scan.of_text(f"app{SUFFIX[language]}", each.text, Settings())
+    return frozenset(finding.code for finding in report)
+
+
+def score(language: str, half: str) -> Score:
+    right, false, missed = 0, [], []
+    for each in snippets(language, half):
+        found = codes_in(language, each)
+        right += len(found & each.labels)
+        false += [f"{each.name} {code}" for code in sorted(found - each.labels - each.maybe)]
+        missed += [f"{each.name} {code}" for code in sorted(each.labels - found)]
+    return Score(right, tuple(false), tuple(missed))
+
+
+def by_rule(half: str) -> dict[str, list[int]]:
+    """For each rule: right, false, missed, of all languages."""
+    rows: dict[str, list[int]] = {}
+    for language in SUFFIX:
+        for each in snippets(language, half):
+            found = codes_in(language, each)
+            for code in found | each.labels:
+                row = rows.setdefault(code, [0, 0, 0])
+                row[0] += code in found & each.labels
+                row[1] += code in found - each.labels - each.maybe
+                row[2] += code in each.labels - found
+    return rows
+
+
+@pytest.mark.parametrize("language", SUFFIX)
+def test_the_corpus_is_as_large_as_it_says(language):
+    each = 30 if language == "python" else 15
+    for half in HALVES:
+        found = snippets(language, half)
+        assert len({snippet.name for snippet in found}) == 2 * each
+        assert sum(not snippet.labels for snippet in found) == each
+        assert not {code for s in found for code in s.labels | s.maybe} - RULES.keys()
+
+
+if __name__ == "__main__":
+    for half in HALVES:
+        for language in SUFFIX:
+            result = score(language, half)
+            print(f"{half} {language}: {result}")
+            if half == "seen" or "-v" in sys.argv:
+                print("  false: ", *result.false, sep="\n    ")
+                print("  missed:", *result.missed, sep="\n    ")
+        for code, row in sorted(by_rule(half).items()):
+            print(f"  {half} {code} right {row[0]} false {row[1]} missed {row[2]}")

@@ -28,7 +28,18 @@ from ..local.files import F_SETSIG, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRIT
 from ..lock import absolute
 from ..runtime import clock, fork, process, rights
 from . import families, history
-from .answer import FREE, HELD, STALE, SUSPECT
+from .answer import (
+    FREE,
+    FREED,
+    HELD,
+    KEPT,
+    NOTHING,
+    REMOVED,
+    STALE,
+    WOULD,
+    WOULD_FREE,
+    ClearOutcome,
+)
 from .who import NOTHING as NOTHING_TO_DO
 from .who import who
 
@@ -47,33 +58,7 @@ else:
 
 OURS = ("soft", "link", "generation", "directory", "folder")
 KERNEL = ("flock", "fcntl", "ofd")
-REMOVED, WOULD, KEPT, NOTHING = "removed", "would remove", "kept", "nothing"
-FREED, WOULD_FREE = "freed", "would free"
 LOG = "cleared"  # beside the locks of plain names, hidden as a history is
-
-
-@value
-class ClearOutcome:
-    """What became of one path.
-
-    `action`: REMOVED, FREED (a file or folder stays there, which is nobody's lock), WOULD or
-    WOULD_FREE (a dry run), KEPT or NOTHING; `why` in words; `word`: what must be
-    typed to remove it all the same, "" where nobody may; `next`: a command that is better.
-    """
-
-    path: str
-    action: str
-    why: str
-    answer: Answer
-    word: str = ""
-    next: str = ""
-
-    @property
-    def left(self) -> bool:
-        """Whether something is left that stands in the way, and is not simply held."""
-        return self.action in (WOULD, WOULD_FREE) or (
-            self.action == KEPT and self.answer.state in (STALE, SUSPECT)
-        )
 
 
 def clear(

@@ -159,6 +159,7 @@ class Backoff:
 
 
 def _system_random() -> Callable[[], float]:
-    from random import random  # on demand: its import takes some milliseconds
+    """Draws of our own: those of `random` are the program's, which may have given them a seed."""
+    from os import urandom
 
-    return random
+    return lambda: int.from_bytes(urandom(7), "big") / (1 << 56)

@@ -7,11 +7,16 @@ The picture is taken of every import, those inside of functions and those by a s
 from __future__ import annotations
 
 import ast
+import gc
+import sys
 from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+import lifehold
+from lifehold.core.grant import Held
 
 SRC = Path(__file__).parents[2] / "src"
 TOP, INNER, LAZY, ROW, TYPES = "top", "inner", "lazy", "row", "types"
@@ -309,3 +314,28 @@ def test_modules_form_no_circle_those_that_are_loaded_late_included():
 
     for name in sorted(modules()):
         walk(name, ())
+
+
+def test_a_look_at_a_held_soft_lock_changes_module_at_most_20_times(tmp_path):
+    """What a waiter repeats: a hand-over is six such looks, and the way to sleep between them."""
+    path = tmp_path / "job.lock"
+    held = lifehold.Lock(path, kind="soft").acquire()
+    mechanism = lifehold.Lock(path, kind="soft")._mechanism
+    entered: list[str] = []
+
+    def note(frame, event, _):
+        found = frame.f_code.co_filename
+        if event == "call" and found.startswith(str(SRC)) and found not in entered[-1:]:
+            entered.append(found)
+
+    mechanism.attempt()  # loads what is loaded late
+    gc.disable()  # what others have left is no part of it
+    sys.setprofile(note)
+    try:
+        answer = mechanism.attempt()
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    held.release()
+    assert isinstance(answer, Held)
+    assert len(entered) <= 20, [Path(each).name for each in entered]

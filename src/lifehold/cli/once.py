@@ -425,7 +425,6 @@ def _put(site: BuildFolder, staging: Staging, code: int, what: str) -> int:
 
 SCHEMA = "lifehold.once/1"
 ONCE_RAN, REPLAYED, UNNEEDED, HELD = "ran", "replayed", "unneeded", "held"
-BY = ("pid", "host", "user")
 ONCE_LOST, ENDED, FORGOTTEN, ERROR = "lost", "ended", "forgotten", "error"
 
 

@@ -58,7 +58,6 @@ else:
 
 OURS = ("soft", "link", "generation", "directory", "folder")
 KERNEL = ("flock", "fcntl", "ofd")
-LOG = "cleared"  # beside the locks of plain names, hidden as a history is
 
 
 def clear(
@@ -302,52 +301,12 @@ def _note(path: str, answer: Answer, why: str, event: str) -> None:
         holder_pid=holder.owner.pid if holder and holder.owner else None,
         holder_since=holder.since if holder else None,
     )
-    if not history.append(log_path(), entry, own=True):
+    log = history.log_path()
+    if not history.append(log, entry, own=True):
         raise SystemRefused(
-            f"the audit log '{printable(history.path_of(log_path()))}' cannot be written: nothing "
-            "was removed. Set LIFEHOLD_DIR to a folder that can be written",
+            f"the audit log '{printable(history.path_of(log))}' cannot be written: nothing was "
+            "removed. Set LIFEHOLD_DIR to a folder that can be written",
         )
-
-
-def log_path() -> str:
-    """What `history` calls the audit log; its folder is made. Raises SystemRefused."""
-    folder = _log_folder()
-    lock_names.make_folder(f"{folder}/{LOG}")
-    os.makedirs(folder, exist_ok=True)
-    return f"{folder}/{LOG}"
-
-
-def _log_folder() -> str:
-    """L13  The first folder where nobody else may make or swap the audit log of this user."""
-    folders = lock_names.private_folders()
-    if os.name != "posix":
-        return folders[0]
-    for folder in folders:
-        try:
-            if not rights.strangers(f"{folder}/{LOG}"):
-                return folder
-        except OSError:
-            continue
-    if os.geteuid() != 0:
-        return folders[0]  # its file must be this user's: `own=True`
-    raise SystemRefused(
-        "there is no folder for the audit log which root alone may write to: nothing was removed. "
-        f"Make one: install -d -m 755 {lock_names.MACHINE}",
-    )
-
-
-def logged() -> list[history.HistoryEntry]:
-    """What was removed, the oldest first. Raises OSError."""
-    found = []
-    for folder in dict.fromkeys((_log_folder(), lock_names.candidates()[0])):
-        lock = f"{folder}/{LOG}"
-        try:
-            known = os.lstat(history.path_of(lock))
-        except FileNotFoundError:
-            continue
-        if os.name != "posix" or known.st_uid == os.geteuid():
-            found += history.read(lock)
-    return sorted(found, key=lambda entry: entry.at)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -214,7 +214,7 @@ def histories_in(folder: str) -> list[tuple[str, list[history.HistoryEntry]]]:
     found = []
     for place, _, names in os.walk(folder):
         for name in names:
-            if name.startswith(FRONT) and name.endswith(END) and name != f".{clear.LOG}{END}":
+            if name.startswith(FRONT) and name.endswith(END) and name != f".{history.LOG}{END}":
                 lock = os.path.join(place, name[len(FRONT) : -len(END)])
                 try:
                     found.append((lock, history.read(lock)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import islice
 
 import pytest
@@ -75,6 +76,15 @@ def test_two_waiters_do_not_pause_alike():
     one, other = (list(islice(Backoff().pauses(), 12)) for _ in range(2))
     assert one != other
     assert all(0 < pause <= 0.25 for pause in one)
+
+
+def test_a_wait_draws_none_of_the_programs_own_random_numbers():
+    random.seed(7)
+    before = random.getstate()
+    drawn = list(islice(Backoff(1, 1, jitter=1).pauses(), 1000))
+    assert random.getstate() == before
+    assert (min(drawn) < 0.1, max(drawn) > 0.9, len(set(drawn))) == (True, True, 1000)
+    assert all(0 <= each <= 1 for each in drawn)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ own helpers do in the place of the calls, with the arguments in the place of the
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ CACHES = re.compile(
     re.IGNORECASE,
 )
 CLIENTS = re.compile(r"redis|valkey|cache|client|conn", re.IGNORECASE)
-STORES = re.compile(r"redis|valkey|memcach|cache|redlock|setnx", re.IGNORECASE)
+STORES = ("redis", "valkey", "memcach", "cache", "redlock", "setnx")
 CLIENT = "a client"  # of Redis, behind a wrapper; no name of Python
 STARTS = re.compile(
     r"create_time|starttime|boot_id|\bbtime|start_ticks|/cmdline|\.cmdline\(|pidfd_|proc_start"
@@ -128,8 +129,9 @@ class Reader:
         return self._whole[function, levels]
 
     def _at_call(self, call: Event, inner: Event, helper: Function) -> Event:
-        called: Called = call.facts["called"]
-        bound = arguments(helper, called)
+        bound = call.facts.get("bound")
+        if bound is None:  # once for all that the helper does
+            bound = call.facts["bound"] = arguments(helper, call.facts["called"])
         function = call.where
 
         def put(found: re.Match[str]) -> str:
@@ -486,14 +488,18 @@ def _redis_exists(function: Function, called: Called, name: str) -> Made:
     return _redis("key_exists")(function, called, name)
 
 
+@functools.lru_cache(4)
+def _speaks_of_stores(module: Module) -> bool:
+    return any(word in module.lower for word in STORES)
+
+
 def client_of(function: Function, called: Called) -> bool:
     """Does this look like a client of Redis, memcached or a cache?"""
     if not isinstance(called.func, ast.Attribute):
         return False
     if text_of(called.func.value) == CLIENT:
         return True
-    module = function.module.lower
-    if not STORES.search(module):
+    if not _speaks_of_stores(function.module):
         return False
     owner = called.func.value
     if isinstance(owner, ast.Call):

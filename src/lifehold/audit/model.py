@@ -77,6 +77,12 @@ def leaves(block: list[ast.stmt]) -> bool:
 
 def text_of(node: ast.AST | None) -> str:
     """`a.b.c` of names alone, else an empty text."""
+    if type(node) is ast.Name:
+        return node.id
+    if type(node) is not ast.Attribute:
+        return ""
+    if type(node.value) is ast.Name:
+        return f"{node.value.id}.{node.attr}"
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
@@ -164,10 +170,33 @@ def heads(stmt: ast.stmt) -> list[ast.AST]:
 
 def calls_in(node: ast.AST) -> list[ast.Call]:
     """The calls of an expression in the order of their end: the inner before the outer."""
-    found = [each for each in nodes(node) if isinstance(each, ast.Call)]
+    found = [each for each in nodes(node) if type(each) is ast.Call]
     if len(found) > 1:
         found.sort(key=lambda call: (call.end_lineno or 0, call.end_col_offset or 0))
     return found
+
+
+BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")
+# The commonest expressions and the parts of theirs that hold others; no part of these is None.
+PARTS: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.Name: (),
+    ast.Constant: (),
+    ast.Lambda: (),
+    ast.Attribute: ("value",),
+    ast.Call: ("func", "args", "keywords"),
+    ast.keyword: ("value",),
+    ast.Expr: ("value",),
+    ast.Assign: ("targets", "value"),
+    ast.Subscript: ("value", "slice"),
+    ast.BinOp: ("left", "right"),
+    ast.BoolOp: ("values",),
+    ast.UnaryOp: ("operand",),
+    ast.Tuple: ("elts",),
+    ast.List: ("elts",),
+    ast.JoinedStr: ("values",),
+    ast.Await: ("value",),
+    ast.Starred: ("value",),
+}
 
 
 def nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -176,7 +205,14 @@ def nodes(node: ast.AST) -> Iterator[ast.AST]:
     while stack:
         each = stack.pop()
         yield each
-        if isinstance(each, ast.Lambda):
+        parts = PARTS.get(type(each))
+        if parts is not None:
+            for name in parts:
+                below = getattr(each, name)
+                if type(below) is list:
+                    stack += below
+                else:
+                    stack.append(below)
             continue
         for name in each._fields:
             below = getattr(each, name, None)
@@ -468,12 +504,9 @@ class Module:
             elif isinstance(node, ast.ImportFrom):
                 for alias in node.names:
                     self.imports[alias.asname or alias.name] = f"{node.module or ''}.{alias.name}"
-            elif isinstance(node, ast.stmt | ast.ExceptHandler | ast.Module):
-                stack.extend(
-                    each
-                    for each in ast.iter_child_nodes(node)
-                    if isinstance(each, ast.stmt | ast.ExceptHandler)
-                )
+            else:
+                for name in BLOCKS:
+                    stack += getattr(node, name, ())
 
     def _open(self, scope: Function, within: Class | None) -> None:
         """Find the functions and classes below, breadth first."""

@@ -7,6 +7,7 @@ file; what was selected is chosen from that. So a changed selection needs no sec
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import json
 import multiprocessing
@@ -123,12 +124,17 @@ def _file(
 def examined(path: str, known: dict[str, Result], mounts: tuple[str, ...]) -> Result:
     """All that is to be said of one file, whatever is selected. It never raises."""
     notices: list[Notice] = []
+    collecting = gc.isenabled()
+    gc.disable()  # a tree and what is known of it live and die with this call
     try:
         return _examined(path, known, mounts, notices)
     except OSError as error:
         notices.append(Notice(path, f"not read: {error.strerror}"))
     except Exception as error:  # noqa: BLE001  one file costs itself alone
         notices.append(Notice(path, f"not finished: {type(error).__name__}: {error}"))
+    finally:
+        if collecting:
+            gc.enable()
     return {"path": path, "lines": 0, "notices": [(n.text, n.line) for n in notices], "failed": 1}
 
 

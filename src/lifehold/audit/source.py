@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import errno
-import gc
 import io
 import json
 import os
@@ -145,15 +144,9 @@ def parsed(path: str, text: str, notices: list[Notice]) -> Module | None:
 
 
 def _module(path: str, text: str) -> Module:
-    collecting = gc.isenabled()
-    gc.disable()  # a tree is built in one go: collecting meanwhile takes a third of the time
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            tree = ast.parse(text)
-    finally:
-        if collecting:
-            gc.enable()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(text)
     return Module(path, text, tree)
 
 

@@ -159,6 +159,7 @@ class Backoff:
 
 
 def _system_random() -> Callable[[], float]:
-    from random import random  # on demand: its import takes some milliseconds
+    """Not `random.random`: those draws are the program's, which may have given them a seed."""
+    from random import SystemRandom  # on demand: its import takes some milliseconds
 
-    return random
+    return SystemRandom().random

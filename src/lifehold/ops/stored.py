@@ -18,8 +18,18 @@ from ..store.opening import opener
 from ..store.site import checked, decoded
 from ..store.upkeep import GOOD, Checked, Migrated, StoreFinding
 from ..stores import broken
-from .answer import FREE, HELD, STALE, SUSPECT, LockAnswer
-from .clear import KEPT, NOTHING, REMOVED, WOULD, ClearOutcome
+from .answer import (
+    FREE,
+    HELD,
+    KEPT,
+    NOTHING,
+    REMOVED,
+    STALE,
+    SUSPECT,
+    WOULD,
+    ClearOutcome,
+    LockAnswer,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from lifehold.testing.remembered import TimedModel, TimedRemembering, TimedRunti
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lifehold.testing.filesystem import Outcomes
+    from lifehold.testing.model import Outcomes
     from lifehold.testing.seat import Call, Program, Seat
     from lifehold.testing.world import World
 

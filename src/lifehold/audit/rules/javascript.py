@@ -24,6 +24,7 @@ CLOSER = re.compile(
 MINE = re.compile(
     r"\bpid\b|token|owner|nonce|uuid|\bid\b|held|acquired|locked|mine|fd\b|handle", re.IGNORECASE
 )
+FORCED = re.compile(r"force|admin|purge|reset", re.IGNORECASE)
 BEATS = re.compile(r"heartbeat|keepalive|utimes|setInterval|refresh|renew", re.IGNORECASE)
 
 
@@ -65,6 +66,28 @@ def test_then_make(source: Source) -> Iterator[Hit]:
                     (looked, "looked for here"),
                 )
                 break
+        else:
+            yield from made_in_catch(source, act)
+
+
+def made_in_catch(source: Source, act: Act) -> Iterator[Hit]:
+    """`try { access(lock) } catch { write(lock) }`: the look fails, so the lock is made."""
+    for each in above(act.node):
+        if each.id == act.holder.node.id:
+            return
+        if each.type != "catch_clause" or each.parent is None:
+            continue
+        tried = field_of(each.parent, "body")
+        for look in source.acts:
+            looks = look.kind in ("exists", "stat") and look.key == act.key
+            if looks and tried is not None and any(n.id == look.node.id for n in below(tried)):
+                yield at(
+                    act,
+                    f"`{shown(act)}` is looked for on line {look.lineno} and made here: two"
+                    " processes that look at the same moment both go on",
+                    (look, "looked for here"),
+                )
+                return
 
 
 def takes(source: Source, act: Act) -> bool:
@@ -194,7 +217,7 @@ def every(source: Source, test: Node) -> str:
 def breaks(source: Source) -> Iterator[tuple[Act, str, Act | None]]:
     """Each removal of a lock that is taken for stale."""
     for act in source.acts:
-        if act.kind == "unlink" and act.lockish and not words.breaks(act.holder.name):
+        if act.kind == "unlink" and act.lockish and not FORCED.search(act.holder.name):
             how, look = judged(source, act)
             if how:
                 yield act, how, look
@@ -231,6 +254,7 @@ def age_alone(source: Source) -> Iterator[Hit]:
 
 def unowned_release(source: Source) -> Iterator[Hit]:
     """LH407."""
+    yield from removed_in_finally(source)
     broken = {act.key for act, _how, _look in breaks(source)}
     for act in source.acts:
         if act.kind != "unlink" or not act.lockish or act.key not in broken:
@@ -247,6 +271,30 @@ def unowned_release(source: Source) -> Iterator[Hit]:
             f"`{shown(act)}` is removed without asking whose it is: after a takeover it is the lock"
             " of another process",
         )
+
+
+def removed_in_finally(source: Source) -> Iterator[Hit]:
+    """`try { create(lock); work() } finally { unlink(lock) }`: refused, it removes the other's."""
+    for act in source.acts:
+        if act.kind != "unlink" or not act.lockish:
+            continue
+        if any(MINE.search(text_of(test)) for test, _s in source.tests(act)):
+            continue
+        final = next((n for n in above(act.node) if n.type == "finally_clause"), None)
+        tried = field_of(final.parent, "body") if final is not None else None
+        if final is None or tried is None:
+            continue
+        for made in source.acts:
+            inside = tried.start_byte <= made.node.start_byte < tried.end_byte
+            if inside and made.kind == "create" and made.key == act.key:
+                if made.holder is act.holder:
+                    yield at(
+                        act,
+                        f"`{shown(act)}` is removed here even if line {made.lineno} did not get it:"
+                        " a refused attempt removes the lock of the holder",
+                        (made, "refused here"),
+                    )
+                break
 
 
 def only_at_exit(source: Source) -> Iterator[Hit]:

@@ -386,6 +386,8 @@ def bounded(judge: Judge, event: Event, loop: ast.While) -> bool:
 
 def forgotten_key(judge: Judge) -> Iterator[Hit]:
     """LH216."""
+    if not ("idempot" in judge.module.lower or "dedup" in judge.module.lower):
+        return
     for function in judge.functions:
         for event in judge.own(function):
             if not any(f.kind == "try" and f.part == "handler" for f in event.frames):
@@ -418,6 +420,8 @@ def forgotten_key(judge: Judge) -> Iterator[Hit]:
 
 def completed_by_anyone(judge: Judge) -> Iterator[Hit]:
     """LH217."""
+    if not ("idempot" in judge.module.lower or "dedup" in judge.module.lower):
+        return
     for function in judge.functions:
         for event in judge.own(function):
             called = event.facts.get("called")

@@ -145,6 +145,11 @@ def group_behind(script: Script, command: ShellCommand) -> list[ShellCommand]:
         if not new:
             return [first]
         return [c for c in behind if new[0] in c.around]
+    return block_behind(script, command)
+
+
+def block_behind(script: Script, command: ShellCommand) -> list[ShellCommand]:
+    """The blocks of the `if` or the loop whose test this command is part of."""
     around = command.around[-1] if command.around else None
     if around is not None and around.part == "test":
         return [
@@ -162,6 +167,7 @@ def leads(script: Script, test: ShellCommand, act: ShellCommand) -> bool:
         return True
     if test.within != act.within or act.line < test.line:
         return False
+    behind = behind + block_behind(script, test)  # `[ -e LOCK ] && kill -0 ...` is one test
     waits = any(c.name in ("sleep", "usleep", "inotifywait") for c in behind)
     return waits or any(c.leaves for c in behind)
 
@@ -432,9 +438,10 @@ def removed_by_age(script: Script) -> Iterator[Hit]:
                     " a copied or restored file has another age than its lock",
                 )
                 return
-        if command.name not in TEST or not re.search(r"-gt|-ge|>", text):
+        if command.name not in TEST or not re.search(r"-gt|-ge|-lt|-le|[<>]", text):
             continue
-        for act in group_behind(script, command):
+        old = re.search(r"-gt|-ge|>", text)
+        for act in group_behind(script, command) if old else behind_refusal(script, command):
             for key in removed(script, act):
                 if script.lockish(key) and by_age(script, text, key):
                     yield spot(
@@ -444,6 +451,20 @@ def removed_by_age(script: Script) -> Iterator[Hit]:
                         (command, "the age is asked here"),
                     )
                     return
+
+
+def behind_refusal(script: Script, test: ShellCommand) -> list[ShellCommand]:
+    """What runs when a young lock was no reason to leave, up to the making of a new one."""
+    refused = group_behind(script, test)
+    if not any(each.leaves for each in refused):
+        return []
+    found = []
+    for each in script.commands[script.commands.index(test) + 1 :]:
+        if each.within != test.within or made(each) or made_alone(script, each):
+            break
+        if not each.leaves:
+            found.append(each)
+    return found
 
 
 def lock_in(command: ShellCommand) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .. import words
 from ..events import compares_inode, compares_start
 from ..judge import BROAD, names_of, returned
-from ..model import calls_in, nodes, text_of
+from ..model import calls_in, leaves, nodes, text_of
 from ..rule import Hit, at, there
 from .create import ages
 
@@ -279,7 +279,7 @@ def breaks_by_age(judge: Judge) -> Iterator[Hit]:
                 continue
             if event.via is not None and not _aged_here(judge, function, event):
                 continue
-            test = _aged_test(judge, function, event)
+            test = _aged_test(judge, function, event) or _aged_out(judge, function, event)
             if test is None:
                 continue
             yield at(
@@ -288,6 +288,22 @@ def breaks_by_age(judge: Judge) -> Iterator[Hit]:
                 " holder that works longer, or a clock that steps, is robbed while it lives",
             )
             break
+
+
+def _aged_out(judge: Judge, function: Function, event: Event) -> ast.expr | None:
+    """`if exists(lock): if age < limit: return`, and behind both the lock is written over."""
+    if event.kind != "write" or event.where is not function or event.via is not None:
+        return None
+    looks = [e for e in judge.own(function) if e.kind == "exists" and e.key == event.key]
+    for stmt, frames in function.walked:
+        if not isinstance(stmt, ast.If) or stmt.lineno > event.line or not leaves(stmt.body):
+            continue
+        outer = [f.node for f in frames if (f.kind, f.part) == ("if", "then")]
+        tests = [each.test for each in outer if isinstance(each, ast.If)]
+        seen = any(look.site in nodes(test) for test in tests for look in looks)
+        if seen and ages(judge, function, stmt.test):
+            return stmt.test
+    return None
 
 
 def _takes(judge: Judge, function: Function, event: Event) -> bool:

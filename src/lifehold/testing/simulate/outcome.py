@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ...core.backend import Order, Refused, Renewal, Request, State
     from ..history import Turn
-    from .judge import SimulatedViolation
+    from .run import SimulatedViolation
     from .scenario import Fault, Scenario
     from .world import SimulatedWorld
 
@@ -285,9 +285,6 @@ def _copied(book: LockState) -> LockState:
 
 def _unwatched(*_: object) -> None:
     """Nobody watches."""
-
-
-# ------------------------------------------------------------------------------------------------
 
 
 @value

@@ -26,9 +26,9 @@ from .world import PendingEvent, ProcessGone, TaskCancelled
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .judge import SimulationJudge
     from .node import Node
     from .outcome import Data, ReadVersions, SimulatedStore
+    from .run import SimulationJudge
     from .scenario import Scenario
     from .wire import NetworkLink, NodeWakeups
     from .world import SimulatedTask, SimulatedWorld

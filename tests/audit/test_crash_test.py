@@ -10,6 +10,10 @@ import time
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from audit import other_locks
+from ground import require
 from lifehold.cli.main import main
 from lifehold.testing.crash_test import crash_test
 
@@ -184,3 +188,17 @@ def test_the_plugin_loads_nothing_of_lifehold_that_is_heavy():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "['lifehold.testing.pytest']"
+
+
+@pytest.mark.parametrize("factory", other_locks.ALL, ids=lambda factory: factory.__name__)
+def test_the_locks_of_the_table_can_be_had_twice(factory, tmp_path):
+    """The adapters of the page do what their libraries mean: else their faults are ours."""
+    package, _, rest = factory.__name__.partition("_")
+    if rest in ("lock", "lockfile") or package == "filelock":
+        require(f"package:{package}")
+    if factory is other_locks.redis_lock and "LIFEHOLD_TEST_REDIS" not in os.environ:
+        pytest.skip("needs LIFEHOLD_TEST_REDIS")
+    acquire, release = factory(str(tmp_path / "a.lock"))[:2]
+    for _ in range(2):
+        assert acquire(5.0) is not False
+        release()

@@ -14,7 +14,7 @@ from lifehold import registry
 from lifehold.core.grant import Grant, Held
 from lifehold.core.value import replace
 from lifehold.testing import conformance
-from lifehold.testing.claims import sharing
+from lifehold.testing.claims import exclusion
 from lifehold.testing.conformance import (
     CAPABILITIES,
     Case,
@@ -159,7 +159,7 @@ def test_a_faulty_mechanism_breaks_the_claim_about_its_fault(fault, face, subjec
 
 def test_readers_that_pass_a_waiting_writer_break_the_claim_about_it(tmp_path, monkeypatch):
     """flock(2) alone does that."""
-    monkeypatch.setattr(sharing, "ROUNDS", 50)
+    monkeypatch.setattr(exclusion, "ROUNDS", 50)
     unfair = Subject("kernel", shape="readwrite")
     case = next(c for c in cases(unfair, ["blocking"]) if "keep_no_writer_out" in str(c))
     with pytest.raises(ClaimBroken, match="50 readers passed"):

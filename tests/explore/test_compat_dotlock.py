@@ -13,8 +13,7 @@ from explore.claims import presence_model as model
 from explore.claims.presence import link
 from explore.claims.presence_model import NEAR, Leases, liblockfile
 from lifehold.compat.liblockfile import dotlock
-from lifehold.compat.liblockfile.contract import first_number
-from lifehold.compat.liblockfile.dotlock import DotLock
+from lifehold.compat.liblockfile.dotlock import DotLock, first_number
 from lifehold.core.grant import Grant
 from lifehold.core.owner import ALIVE, DEAD
 from lifehold.local.handles import Descriptors

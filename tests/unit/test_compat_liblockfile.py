@@ -13,7 +13,7 @@ import pytest
 from ground import needs
 from lifehold import Lock, WouldBlock
 from lifehold.compat import liblockfile as lib
-from lifehold.compat.liblockfile import calls, contract, mailbox, spool
+from lifehold.compat.liblockfile import calls, dotlock, mailbox, spool
 from lifehold.compat.liblockfile.create import RetryTerms
 from lifehold.compat.liblockfile.dotlock import DotLock
 from lifehold.core.owner import ALIVE
@@ -227,7 +227,7 @@ def test_process_numbers_are_refused_on_shared_file_systems(lock, flags, monkeyp
      (b"1234567890123456789", 1234567890123456)],
 )  # fmt: skip
 def test_the_first_line_is_read_as_atoi_reads_sixteen_bytes(text, number):
-    assert contract.first_number(text) == number
+    assert dotlock.first_number(text) == number
 
 
 def test_threads_that_want_one_lock_get_it_one_by_one(lock):

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from ..core.errors import LifeholdError
 from ..runtime import clock
-from .claims import ending, exclusion, sharing, waiting
+from .claims import ending, exclusion, waiting
 from .faces import FACES, missing
 from .stage import CAPABILITIES, CLAIMS, Claim, ClaimBroken, Stage, Subject
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["CAPABILITIES", "Case", "ClaimBroken", "Result", "Subject", "cases", "check", "report"]
 
 PLAYS, PAUSE = 5, 0.02  # seconds for which a busy machine may let a thread of ours lie
-THEMES = (exclusion, waiting, ending, sharing)  # each puts its claims into CLAIMS
+THEMES = (exclusion, waiting, ending)  # each puts its claims into CLAIMS
 
 
 @dataclass(frozen=True)

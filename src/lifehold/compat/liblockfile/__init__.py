@@ -6,7 +6,7 @@
         print(status.why)
 
 Old programs, dotlockfile(1) and these functions exclude each other on the same files. Promise,
-rules and limits: calls.py, contract.py, dotlock.py; for people docs/how-to/migrate/dotlockfile.md.
+rules and limits: calls.py, dotlock.py, dotlock.py; for people docs/how-to/migrate/dotlockfile.md.
 """
 
 from __future__ import annotations

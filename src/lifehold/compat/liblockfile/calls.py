@@ -1,7 +1,7 @@
 """The functions of lockfile_create(3): make, remove, touch and look at lock files.
 
 Promise: arguments, numbers and files are liblockfile's, so that both exclude each other; each
-answer is a Status, an int that also says why. What ours adds: contract.py and dotlock.py; a waiter
+answer is a Status, an int that also says why. What ours adds: dotlock.py and dotlock.py; a waiter
 is woken; a lock of ours that somebody took over is not removed under him, which is told by the
 logger `lifehold`. Threads may share the functions.
 How it could fail: the file names no thread, and without L_PID no process either. Whoever calls

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ...runtime import fork
 from ..foreign_verdict import Family, LockPath, ProcessTable, StatedHolder, judged
-from . import filelocks, numbers, tools
+from . import numbers, tools
 from .numbers import PID_FILE
 from .tools import is_id, keeps_restic_locks
 
@@ -45,7 +45,7 @@ OURS = (
     *tools.KERNELS,
     *tools.LINKS,
     *tools.FAMILIES,
-    *filelocks.FAMILIES,
+    *numbers.FILELOCKS,
     *numbers.FAMILIES,
 )
 UNREAD = "what it says cannot be read"

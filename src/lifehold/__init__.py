@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from .aio import AsyncLease, AsyncLock
     from .aio import AsyncReadWriteLock as AsyncReadWriteLock
     from .aio import AsyncSemaphore as AsyncSemaphore
+    from .astores import aconnect as aconnect
     from .core.grant import Holder
     from .core.owner import Owner
     from .lock import Lease
     from .recipes.once import OnceFailed, once
     from .recipes.once_async import aonce as aonce
     from .shapes import ReadWriteLock, Semaphore, lock_all
-    from .stores import aconnect as aconnect
     from .stores import connect
 
 __version__ = "0.1.0"
@@ -85,7 +85,7 @@ _ON_DEMAND = {
     "Owner": "lifehold.core.owner",
     "ReadWriteLock": "lifehold.shapes",
     "Semaphore": "lifehold.shapes",
-    "aconnect": "lifehold.stores",
+    "aconnect": "lifehold.astores",
     "aonce": "lifehold.recipes.once_async",
     "connect": "lifehold.stores",
     "lock_all": "lifehold.shapes",

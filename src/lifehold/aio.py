@@ -7,6 +7,8 @@ cancellation goes on.
 
 from __future__ import annotations
 
+import sys
+
 from . import registry
 from .core import events
 from .core.acquire import Ask, acquire
@@ -35,8 +37,7 @@ from .lock import (
     refuse_generators,
 )
 from .runtime import clock, fork
-from .runtime.aloss import AsyncLostSignal, LossScope
-from .runtime.eventloop import EVENT_LOOP, current_task
+from .runtime.eventloop import EVENT_LOOP, AsyncLostSignal, LossScope, current_task
 from .runtime.held_here import this_thread
 from .shapes import (
     LeaseGroup,
@@ -719,13 +720,12 @@ class AsyncAll:
 
 
 if TYPE_CHECKING:
+    from .astores import aconnect as aconnect  # noqa: PLC0414
     from .recipes.once_async import aonce as aonce  # noqa: PLC0414
-    from .stores import aconnect as aconnect  # noqa: PLC0414
 else:  # a type checker would take any name for granted
-    _ELSEWHERE = {"aconnect": "lifehold.stores", "aonce": "lifehold.recipes.once_async"}
 
     def __getattr__(name: str) -> object:
         """The rest of the async faces, under the names that they have in `lifehold`."""
-        if name in _ELSEWHERE:
-            return getattr(fork.lazily(_ELSEWHERE[name]), name)
+        if name in ("aconnect", "aonce"):
+            return getattr(sys.modules["lifehold"], name)
         raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")

@@ -23,10 +23,12 @@ from .stores import (
     permits_of,
     prefix_of,
     reason_of,
+    url_of,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
     from typing import Any, TypeVar
 
@@ -38,6 +40,12 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 else:
     sites = fork.later("lifehold.store.site", globals(), "sites")
+
+
+async def aconnect(url: str | os.PathLike[str], **options: Any) -> AsyncFileStore | AsyncLeaseStore:
+    """As `connect`, for tasks: its locks are used with `async with`, its questions are awaited."""
+    where = url_of(url)
+    return (AsyncFileStore if where.startswith("file:") else AsyncLeaseStore)(where, **options)
 
 
 class AsyncFileStore(FileStoreFace):

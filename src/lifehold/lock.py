@@ -583,9 +583,6 @@ def fill(
     lock._far = lock._in_loop and is_far(mechanism)
 
 
-# ------------------------------------------------------------------------------------------------
-
-
 class Lease(Holding):
     """A lock in hand: its token, `check()`, `lost`, `release()`.
 

@@ -61,8 +61,8 @@ DEFAULT_TTL = 30.0  # seconds, of "auto" where no death can be proven
 STORES = {  # schemes of URLs -> what opens such a store: `open(url, **options)`, a Site
     "memory": "lifehold.store.opening:memory",
     "sqlite": "lifehold.store.sqlite.backend:site",
-    "postgresql": "lifehold.store.postgres.backend:site",
-    "postgres": "lifehold.store.postgres.backend:site",
+    "postgresql": "lifehold.store.postgres.opening:site",
+    "postgres": "lifehold.store.postgres.opening:site",
 }
 FAIR = {
     "auto": "lifehold.local.kernel:FairKernelLock",

@@ -2,7 +2,6 @@
 
 store = connect("file:///var/lib/jobs")
 with store.lock("payments/42", wait=5) as lease: ...
-from .core.ports import is_queued
 with store.read_write("config").reading(): ...
 with store.semaphore("gpu", 4) as lease: lease.slot
 
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from . import astores
-    from .astores import AsyncFileStore, AsyncLeaseStore
+    from .astores import aconnect as aconnect  # noqa: PLC0414
     from .core import address
     from .core.acquire import Cancel
     from .core.backend import State
@@ -46,7 +44,6 @@ if TYPE_CHECKING:
     from .store.site import Site
 else:
     address = fork.later("lifehold.core.address", globals())
-    astores = fork.later("lifehold.astores", globals())
     migrations = fork.later("lifehold.store.postgres.migrations", globals())
     sites = fork.later("lifehold.store.site", globals(), "sites")
     opening = fork.later("lifehold.store.opening", globals())
@@ -68,18 +65,11 @@ def connect(url: str | os.PathLike[str], **options: Any) -> FileStore | LeaseSto
 
     It is opened at the first question, once per process. Raises InvalidArgument.
     """
-    where = _url(url)
+    where = url_of(url)
     return (FileStore if where.startswith("file:") else LeaseStore)(where, **options)
 
 
-async def aconnect(url: str | os.PathLike[str], **options: Any) -> AsyncFileStore | AsyncLeaseStore:
-    """The same for tasks: its locks are used with `async with`, its questions are awaited."""
-    where = _url(url)
-    files = where.startswith("file:")
-    return (astores.AsyncFileStore if files else astores.AsyncLeaseStore)(where, **options)
-
-
-def _url(url: Any) -> str:
+def url_of(url: Any) -> str:
     """The URL of a store. Raises InvalidArgument for what is none."""
     text = url if isinstance(url, str) else ""
     if "://" not in text:
@@ -625,3 +615,12 @@ def grounded(site: Site, sentences: tuple[str, ...]) -> LeaseGround:
     if site.drift.steps:
         told.append(f"its clock was seen to go backwards {site.drift.steps} times")
     return LeaseGround(site.url, sentences, drift, f"{site.url}: {'; '.join(told)}")
+
+
+if not TYPE_CHECKING:  # a type checker would take any name for granted
+
+    def __getattr__(name: str) -> object:
+        """`aconnect`, under the name that it has in `lifehold`: its stores stand on these."""
+        if name == "aconnect":
+            return getattr(sys.modules["lifehold"], name)
+        raise AttributeError(f"module 'lifehold.stores' has no attribute {name!r}")

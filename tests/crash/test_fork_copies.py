@@ -22,9 +22,8 @@ from lifehold.local import kernel_holders
 from lifehold.local.files import HOST
 from lifehold.local.handles import TABLE, LockFile
 from lifehold.local.record_handle import created
-from lifehold.recipes.fence.http import Passage
+from lifehold.recipes.fence.http import MemoryTokens, Passage
 from lifehold.recipes.fence.objects import MemoryObjects
-from lifehold.recipes.fence.tokens import MemoryTokens
 from lifehold.recipes.once_build import BuildFolder
 from lifehold.runtime import fork, native, process, wakeup, watch_thread
 from lifehold.testing.crash import Child, point

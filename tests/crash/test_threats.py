@@ -31,7 +31,7 @@ from lifehold.fence import FencedFile
 from lifehold.local import files, ground_probe
 from lifehold.local.files import HOST, Files
 from lifehold.local.ground import ground_of
-from lifehold.ops import clear, doctor, watch
+from lifehold.ops import clear, doctor, history, watch
 from lifehold.ops.watch import Config, Watch
 from lifehold.registry import maker
 from lifehold.runtime import process
@@ -702,7 +702,7 @@ def test_the_audit_log_of_root_is_roots_in_a_folder_of_names_that_is_open_to_all
         lock = folder / "LCK..x"
         lock.write_text("4190001\n")
         assert clear.clear(str(lock)).action == clear.REMOVED
-        assert [entry.name for entry in clear.logged()] == [str(lock)]
+        assert [entry.name for entry in history.logged()] == [str(lock)]
         assert not own.is_file() or own.read_bytes() == b""
         log = tmp_path / "machine" / ".cleared.history"
         assert stat.S_IMODE(log.stat().st_mode) == 0o600

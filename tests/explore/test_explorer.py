@@ -27,7 +27,7 @@ from lifehold.testing.explore import (
     World,
     explore,
 )  # fmt: skip
-from lifehold.testing.filesystem import Error
+from lifehold.testing.model import Error
 from lifehold.testing.seat import HiddenState, NotRepeatable
 
 MAKE = READ_WRITE | os.O_CREAT

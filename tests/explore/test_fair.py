@@ -17,7 +17,7 @@ from lifehold.local.files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_WRITE
 from lifehold.runtime import flock_wait
 from lifehold.testing import seat as stage
 from lifehold.testing.explore import Client, Exploration, Model
-from lifehold.testing.filesystem import Error, Ways
+from lifehold.testing.model import Error, Ways
 
 ORDER = "ORDER"
 PATH = "/lock"

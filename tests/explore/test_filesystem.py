@@ -32,7 +32,7 @@ from lifehold.local.files import (
     READ_WRITE,
 )
 from lifehold.testing.explore import Model, World
-from lifehold.testing.filesystem import Error
+from lifehold.testing.model import Error
 from lifehold.testing.world import ROOT
 
 SEQUENCES = int(os.environ.get("SEQUENCES", "120"))

@@ -81,7 +81,7 @@ def test_an_observer_who_counts_from_before_it_looked_lets_two_in(monkeypatch):
 def test_a_judge_who_guesses_lets_two_in(monkeypatch):
     """By age or by a bare number, as the field's tools do."""
 
-    def guess(self, marker, one_kernel, witness):
+    def guess(self, marker, one_kernel):
         return (
             LifeVerdict(DEAD, "it is old") if self.seat.alive(0) == DEAD else LifeVerdict(ALIVE, "")
         )

@@ -20,10 +20,10 @@ from lifehold.store.rules import HolderRow, LockState
 from lifehold.store.waiter import Waiter
 from lifehold.testing.history import GENERATION, TOKEN, WRITE
 from lifehold.testing.simulate import Outcome, Scenario, Subject, simulate
-from lifehold.testing.simulate.judge import ORDER, RISEN, STUCK
 from lifehold.testing.simulate.outcome import Data, Vault
 from lifehold.testing.simulate.party import Party, Watched
 from lifehold.testing.simulate.people import Holder
+from lifehold.testing.simulate.run import ORDER, RISEN, STUCK
 from lifehold.testing.simulate.shapes import MUTEX, PERMITS
 from lifehold.testing.simulate.wire import NodeSite
 

@@ -13,8 +13,8 @@ from lifehold.core.errors import InvalidArgument
 from lifehold.core.value import replace
 from lifehold.testing.history import GENERATION, TOKEN
 from lifehold.testing.simulate import SHIPPED, Scenario, shrunk, simulate
-from lifehold.testing.simulate.judge import ALWAYS_WRONG, GUARDED, ORDER, RISEN
 from lifehold.testing.simulate.node import Node, NodeRuntime
+from lifehold.testing.simulate.run import ALWAYS_WRONG, GUARDED, ORDER, RISEN
 from lifehold.testing.simulate.shapes import MUTEX, PERMITS, SHAPES
 from lifehold.testing.simulate.world import Gone, World
 from simulate.mutants import MUTANTS

@@ -12,7 +12,7 @@ import pytest
 from lifehold.core.value import replace
 from lifehold.testing.history import READ, SLOT, WRITE, judge
 from lifehold.testing.simulate import Scenario, shrunk, simulate
-from lifehold.testing.simulate.judge import ALWAYS_WRONG, GUARDED, TORN
+from lifehold.testing.simulate.run import ALWAYS_WRONG, GUARDED, TORN
 from lifehold.testing.simulate.shapes import MUTEX, PERMITS, READWRITE, SEMAPHORE, SHAPES
 from simulate.mutants import MUTANTS
 

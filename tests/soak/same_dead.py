@@ -50,8 +50,8 @@ class Ours(Side):
         side = self
 
         class Soft(SoftLock):
-            def judged_of(self, found, place=None):
-                case = super().judged_of(found, place)
+            def judged_of(self, found):
+                case = super().judged_of(found)
                 side.judged()
                 return case
 

@@ -15,7 +15,7 @@ from collections import Counter
 from lifehold.core.value import replace
 from lifehold.testing.history import GENERATION
 from lifehold.testing.simulate import Scenario, shrunk, simulate
-from lifehold.testing.simulate.judge import ALWAYS_WRONG, GUARDED
+from lifehold.testing.simulate.run import ALWAYS_WRONG, GUARDED
 from lifehold.testing.simulate.shapes import MUTEX, PERMITS, READWRITE, SEMAPHORE
 from simulate.mutants import MUTANTS
 

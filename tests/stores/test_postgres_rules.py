@@ -147,7 +147,7 @@ class Both:
 def both(pg_server):
     import psycopg
 
-    from lifehold.store.postgres import backend as postgres
+    from lifehold.store.postgres import opening as postgres
 
     pg_server.execute("CREATE DATABASE rules", "postgres")
     site = postgres.site(pg_server.at("rules"))

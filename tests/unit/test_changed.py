@@ -126,9 +126,11 @@ def test_what_is_told_before_it_is_so_is_looked_at_again(face, path):
         await runtime.changed(ask, path, soon())
         for _ in AGAIN:
             await runtime.changed(ask, path, soon())
-        until = clock.now() + 0.2  # after that it sleeps
-        await runtime.changed(ask, path, until)
-        assert clock.now() >= until
+        until, idle = clock.now() + 0.2, 0
+        while clock.now() < until:  # after that it sleeps, but for what the kernel tells late
+            await runtime.changed(ask, path, until)
+            idle += 1
+        assert idle <= 3
         create(path)
         while len(looks) <= len(AGAIN):
             await runtime.changed(ask, path, soon())

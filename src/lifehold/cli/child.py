@@ -528,10 +528,11 @@ def _supervise(
 class Terminal:
     """The controlling terminal, if there is one. `home`: our process group."""
 
-    __slots__ = ("_fd", "home")
+    __slots__ = ("_decided", "_fd", "home")
 
     def __init__(self) -> None:
         self.home = os.getpgrp()
+        self._decided: bool | None = None
         try:
             self._fd = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -554,7 +555,13 @@ class Terminal:
         Not in a pipeline, `lifehold run x -- make | less`: there the others have a claim to it, and
         CMD gets it when it asks for it, by being stopped for reading.
         """
+        if self._decided is not None:
+            return self._decided and self.is_of(self.home)
         return self.is_of(self.home) and not _piped(0) and not _piped(1)
+
+    def decide(self) -> None:
+        """Whether it is to be lent is decided now: before stdout becomes a file."""
+        self._decided = self.to_be_lent()
 
     def give(self, group: int) -> None:
         """Put `group` into the foreground."""

@@ -12,7 +12,7 @@ from ..local.files import HOST
 from ..lock import absolute
 from ..ops import clear as ops
 from ..ops import families, inventory
-from ..ops.answer import FREE, HELD
+from ..ops.answer import FREE, HELD, KEPT
 from ..runtime import clock
 from . import exits, render, target
 from .options import CLEAR, Usage, arguments
@@ -21,6 +21,8 @@ from .render import put, say
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from ..ops.answer import ClearOutcome
 
 SCHEMA = "lifehold.clear/1"
 
@@ -36,7 +38,7 @@ def clear(words: list[str]) -> int:
         raise Usage(f"name a lock or a folder\nusage: {CLEAR.usage}")
     if given["force"] and (len(paths) != 1 or is_folder(paths[0])):
         raise Usage("--force is for one lock: name it")
-    outcomes: list[ops.ClearOutcome] = []
+    outcomes: list[ClearOutcome] = []
     code = exits.DONE
     for path in paths:
         try:
@@ -51,7 +53,7 @@ def clear(words: list[str]) -> int:
     else:
         say("nothing is stale there")
     # With --force also what is held: it was to be removed, and stands there still.
-    left = [each for each in outcomes if each.left or (given["force"] and each.action == ops.KEPT)]
+    left = [each for each in outcomes if each.left or (given["force"] and each.action == KEPT)]
     return max(code, exits.FREE if left else exits.DONE)
 
 
@@ -67,7 +69,7 @@ def is_folder(path: str) -> bool:
         return True
 
 
-def _of(path: str, given: dict[str, Any]) -> list[ops.ClearOutcome]:
+def _of(path: str, given: dict[str, Any]) -> list[ClearOutcome]:
     how = {"dry_run": given["dry_run"], "earlier_boot": given["boot"]}
     if not is_folder(path):
         return [ops.clear(lock_names.address(path).path, force=given["force"] or "", **how)]
@@ -85,7 +87,7 @@ def _of(path: str, given: dict[str, Any]) -> list[ops.ClearOutcome]:
     return told
 
 
-def in_words(outcome: ops.ClearOutcome) -> list[str]:
+def in_words(outcome: ClearOutcome) -> list[str]:
     """What became of one lock, over some lines."""
     path = explain.quote(outcome.path)
     family = outcome.answer.family
@@ -95,12 +97,12 @@ def in_words(outcome: ops.ClearOutcome) -> list[str]:
     lines.append(f"{'':<12}  {printable(outcome.why)}")
     if outcome.next:
         lines.append(f"{'':<12}  next:  {printable(outcome.next)}")
-    if outcome.word and outcome.action == ops.KEPT:
+    if outcome.word and outcome.action == KEPT:
         lines.append(f"{'':<12}  all the same:  lifehold clear --force {outcome.word} {path}")
     return lines
 
 
-def as_json(outcomes: list[ops.ClearOutcome]) -> str:
+def as_json(outcomes: list[ClearOutcome]) -> str:
     """One object."""
     import json
 

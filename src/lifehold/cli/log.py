@@ -10,7 +10,7 @@ from ..core.mask import printable
 from ..core.value import as_dict
 from ..local import lock_names
 from ..lock import absolute
-from ..ops import clear, history
+from ..ops import history
 from ..ops.who import FolderMissing
 from . import exits
 from .options import LOG, Usage, arguments
@@ -29,7 +29,7 @@ def log(words: list[str]) -> int:
     name = lock_names.shown(names[0]) if names else ""
     path = _path(names[0]) if names else lock_names.candidates()[0]
     try:
-        entries = history.read(path) + _cleared(path) if names else clear.logged()
+        entries = history.read(path) + _cleared(path) if names else history.logged()
     except OSError as error:
         raise SystemRefused(
             f"the history of '{printable(name or path)}' cannot be read: {error.strerror}",
@@ -72,7 +72,7 @@ def _path(name: str) -> str:
 
 def _cleared(path: str) -> list[history.HistoryEntry]:
     """What `clear` did to this lock."""
-    return [entry for entry in clear.logged() if entry.name == printable(path)]
+    return [entry for entry in history.logged() if entry.name == printable(path)]
 
 
 def row(entry: history.HistoryEntry) -> list[str]:

@@ -236,21 +236,8 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FROM_OUTSIDE = frozenset(exits.SIGNAL + int(number) for number in (*ENDING, signal.SIGKILL))
 
 
-class Lent(Terminal):
-    """The terminal, to be lent or not as it was decided before stdout became a file."""
-
-    __slots__ = ("decided",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.decided = super().to_be_lent()
-
-    def to_be_lent(self) -> bool:
-        return self.decided and self.is_of(self.home)
-
-
 class OnceHold(Hold):
-    """One run. `spool`: the open file that is CMD's stdout."""
+    """One run. `spool`: the open file that is CMD's stdout; `put`: brings its work to its place."""
 
     def __init__(
         self,
@@ -260,13 +247,15 @@ class OnceHold(Hold):
         report: RunReport,
         run: OnceRun,
         spool: int,
+        put: Callable[[int, str], int] | None = None,
     ) -> None:
         super().__init__([lease], command, given, report)
-        self.once, self.spool = run, spool
+        self.once, self.spool, self._put = run, spool, put
         self.until = self.care.until
         self.asked_to_end = self.lent = False
         self.facts: dict[str, Any] = {}
-        self.terminal = self.care.terminal = Lent()
+        self.terminal = self.care.terminal = Terminal()
+        self.terminal.decide()
         self.stdout = os.dup(1)
         self.follower = Follower(spool, self.stdout)
         self._note_signals()
@@ -341,7 +330,8 @@ class OnceHold(Hold):
             return code
         try:
             lease.check()
-            code = self._made(code)
+            if self._put is not None:
+                code = self._put(code, self.care.what)
             os.fsync(self.spool)
             size = os.fstat(self.spool).st_size
             output = self.once.shelf.with_output(self.spool, size)
@@ -356,10 +346,6 @@ class OnceHold(Hold):
                 f"{name}: {self.care.what} ended with {code}, and its output cannot be kept for "
                 f"the others: {error}"
             )
-        return code
-
-    def _made(self, code: int) -> int:
-        """What is to be there before the result is: for `lifehold once --build`."""
         return code
 
 
@@ -401,39 +387,32 @@ class Build:
         mine = os.getpid()
         os.environ[VARIABLE] = staging.path
         try:
-            yield partial(BuildHold, site=self.site, staging=staging)
+            yield partial(OnceHold, put=partial(_put, self.site, staging))
         finally:
             if os.getpid() == mine and os.path.isdir(staging.path):
                 remove(staging.path)
             staging.close()
 
 
-class BuildHold(OnceHold):
-    """CMD, from its start until the folder is in its place and its result published."""
-
-    def __init__(self, *parts: Any, site: BuildFolder, staging: Staging) -> None:
-        super().__init__(*parts)
-        self._put = partial(put_in_place, site, staging, True)
-        self._shown = f"'{printable(site.target)}'"
-
-    def _made(self, code: int) -> int:
-        """The exit code: 0 only when the folder is there."""
-        if code:
-            return code
-        try:
-            self._put()
-        except LeaseLost:
-            raise
-        except InvalidArgument:
-            say(
-                f"{self.care.what} left nothing in the folder that becomes {self._shown}: it finds "
-                f"its name in {VARIABLE}"
-            )
-            return EMPTY
-        except (LifeholdError, OSError) as error:
-            say(f"{self._shown} cannot be put in its place: {error}")
-            return exits.REFUSED
+def _put(site: BuildFolder, staging: Staging, code: int, what: str) -> int:
+    """The exit code of CMD, called `what`: 0 only when the folder is in its place."""
+    if code:
         return code
+    shown = f"'{printable(site.target)}'"
+    try:
+        put_in_place(site, staging, True)
+    except LeaseLost:
+        raise
+    except InvalidArgument:
+        say(
+            f"{what} left nothing in the folder that becomes {shown}: it finds its name in "
+            f"{VARIABLE}"
+        )
+        return EMPTY
+    except (LifeholdError, OSError) as error:
+        say(f"{shown} cannot be put in its place: {error}")
+        return exits.REFUSED
+    return code
 
 
 # ------------------------------------------------------------------------------------------------
@@ -446,7 +425,6 @@ class BuildHold(OnceHold):
 
 SCHEMA = "lifehold.once/1"
 ONCE_RAN, REPLAYED, UNNEEDED, HELD = "ran", "replayed", "unneeded", "held"
-BY = ("pid", "host", "user")
 ONCE_LOST, ENDED, FORGOTTEN, ERROR = "lost", "ended", "forgotten", "error"
 
 

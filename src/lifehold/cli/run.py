@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 
-from ..core import acquire as waiting
 from ..core import around, events
 from ..core.errors import (
     InvalidArgument,
@@ -33,6 +32,7 @@ from .child import CannotStart, Care, Terminal, attend, become, spawn, spawn_at_
 from .options_run import RUN, SLOTS, contradictions, names_and_command, quick
 from .render import say
 from .signals import Inbox
+from .target import NoticedLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..core import explain, mask, value
-    from ..core.events import Waiting
     from ..lock import Lease
     from ..ops import history
     from ..runtime import process
@@ -257,31 +256,6 @@ def environment_of(leases: list[Lease], variable: str | None = None) -> dict[str
 # runs that name the same locks in different orders do not wait for each other: each takes them in
 # the order of their canonical paths. One file under two names is one lock. Nested: a lock that the
 # run around us holds is an error at once, since only our own end could free it.
-
-
-class NoticedLock:
-    """Called by what the user typed; tells who waits on stderr instead of in a log."""
-
-    __slots__ = ()
-
-    notices: Any
-    for_all: bool
-    typed: str
-
-    def called(self: Any, typed: str, address: lock_names.Address) -> None:
-        self.typed, self._name = typed, lock_names.shown(typed)
-        self.for_all = address.shared
-        self.notices = None  # made when there is something to tell, which is rare
-
-    @property
-    def _target(self: Any) -> str:
-        return self._name  # type: ignore[no-any-return]
-
-    def _tell_waiting(self: Any, told: Waiting) -> None:
-        if self.notices is None:
-            far = is_far(self._mechanism)
-            self.notices = notice.Notices(None if far else lambda: waiting.look(self._mechanism))
-        self.notices.tell(told)
 
 
 class CommandLock(NoticedLock, Lock):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..shapes import Semaphore
-from .run import NoticedLock
+from .target import NoticedLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

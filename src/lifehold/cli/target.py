@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import os
 
+from ..core import acquire as waiting
 from ..core.errors import LifeholdError
 from ..core.mask import printable
+from ..core.ports import is_far
 from ..local import lock_names
 from ..runtime import fork
 from .render import say
@@ -26,12 +28,16 @@ from .row import Option, Usage
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pwd
+    from typing import Any
 
     from ..core import explain
+    from ..core.events import Waiting
     from ..ops import families
+    from . import notice
 else:
     explain = fork.later("lifehold.core.explain", globals())
     families = fork.later("lifehold.ops.families", globals())
+    notice = fork.later("lifehold.cli.notice", globals())
     pwd = fork.later("pwd", globals())
 
 ENDS = (".lock", ".lck", ".pid")  # of the names of lock files
@@ -201,3 +207,28 @@ def _tell(text: str) -> None:
 def _quote(text: str) -> str:
     quote = explain.quote
     return quote(text)
+
+
+class NoticedLock:
+    """Called by what the user typed; tells who waits on stderr instead of in a log."""
+
+    __slots__ = ()
+
+    notices: Any
+    for_all: bool
+    typed: str
+
+    def called(self: Any, typed: str, address: lock_names.Address) -> None:
+        self.typed, self._name = typed, lock_names.shown(typed)
+        self.for_all = address.shared
+        self.notices = None  # made when there is something to tell, which is rare
+
+    @property
+    def _target(self: Any) -> str:
+        return self._name  # type: ignore[no-any-return]
+
+    def _tell_waiting(self: Any, told: Waiting) -> None:
+        if self.notices is None:
+            far = is_far(self._mechanism)
+            self.notices = notice.Notices(None if far else lambda: waiting.look(self._mechanism))
+        self.notices.tell(told)

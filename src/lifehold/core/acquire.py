@@ -126,7 +126,10 @@ async def acquire(
             crowd = waiting.setdefault(ask.name, Crowd())
             crowd.asks.add(ask)
             notice_at += min(APART * (len(crowd.asks) - 1), FARTHEST)
-            while isinstance(got, Held) and now < ask.deadline and not ask.cancelled:
+            cancel = ask.cancel
+            while isinstance(got, Held) and now < ask.deadline:
+                if cancel is not None and cancel.cancelled:
+                    break
                 got = await mechanism.wait(ask, min(ask.deadline, notice_at))
                 now = runtime.now()
                 if isinstance(got, Held) and notice_at <= now < ask.deadline:

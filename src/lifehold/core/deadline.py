@@ -159,7 +159,7 @@ class Backoff:
 
 
 def _system_random() -> Callable[[], float]:
-    """Draws of our own: those of `random` are the program's, which may have given them a seed."""
-    from os import urandom
+    """Not `random.random`: those draws are the program's, which may have given them a seed."""
+    from random import SystemRandom  # on demand: its import takes some milliseconds
 
-    return lambda: int.from_bytes(urandom(7), "big") / (1 << 56)
+    return SystemRandom().random

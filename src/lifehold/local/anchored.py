@@ -23,7 +23,6 @@ import sys
 from ..runtime import clock, rights
 from ..runtime.process import user_name
 from .files import CALLS, NAMELESS, Files
-from .handles import Descriptors
 from .refusals import UntrustedPath, is_number
 
 TYPE_CHECKING = False
@@ -235,22 +234,12 @@ def _astray(folder: str, leaders: set[int]) -> UntrustedPath:
 # ---- when it is needed
 
 
-def table_for(path: str, table: Descriptors, inside: bool) -> Descriptors:
-    """`table`, or one with the same descriptors whose calls are anchored.
+def is_due(path: str, inside: bool) -> bool:
+    """Whether the calls of a lock at `path` are to be anchored, and can be.
 
     `inside`: the lock is a folder, whose entries are looked up by its name.
     """
-    if not is_led_by_others(path, inside) or not os.access(OWN, os.X_OK):
-        return table
-    made = _made.get(id(table))
-    if made is None:
-        made = Descriptors(AnchoredFiles(table.files))
-        made.open, made.idle = table.open, table.idle  # closed in a forked child with these
-        _made[id(table)] = made
-    return made
-
-
-_made: dict[int, Descriptors] = {}  # by the number of a table that lives as long as the process
+    return is_led_by_others(path, inside) and os.access(OWN, os.X_OK)
 
 
 def is_led_by_others(path: str, inside: bool) -> bool:

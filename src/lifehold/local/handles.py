@@ -409,7 +409,17 @@ def table_for(path: str, table: Descriptors = TABLE, *, inside: bool = False) ->
     """
     if not table.anchors or _user is None or _user() != 0:
         return table
-    return anchored.table_for(path, table, inside)
+    if not anchored.is_due(path, inside):
+        return table
+    made = _anchored.get(id(table))
+    if made is None:
+        made = Descriptors(anchored.AnchoredFiles(table.files))
+        made.open, made.idle = table.open, table.idle  # closed in a forked child with these
+        _anchored[id(table)] = made
+    return made
+
+
+_anchored: dict[int, Descriptors] = {}  # by the number of a table that lives as long as the process
 
 
 def files_for(path: str) -> Files:

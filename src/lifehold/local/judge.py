@@ -16,6 +16,7 @@ from ..core.owner import ALIVE, DEAD, UNKNOWN, LifeVerdict, ObserverView, judge
 from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.process import number_here
+from .ground import LOCAL
 from .record import CURRENT, FROM_NEWER, LIVE, OLDER, UNREADABLE, ParsedRecord, read
 from .refusals import mixed_kinds
 
@@ -151,8 +152,8 @@ class LivenessJudge:
 
     def verdict(self, marker: ParsedRecord, found: Found, place: MountInfo) -> LifeVerdict:
         """What can be proven at once."""
-        near = place.one_kernel
-        one_kernel = near and marker.one_kernel
+        near = place.kind in LOCAL  # as we see it
+        one_kernel = near and (marker.state == OLDER or marker.ground in LOCAL)  # and its writer
         witness = None
         if near and (marker.witness or marker.state != CURRENT):
             held = found.has_witness()
@@ -166,15 +167,16 @@ class LivenessJudge:
             return LifeVerdict(
                 UNKNOWN, "a lock file without a process: it counts by its last touch"
             )
-        return self.judge(marker, one_kernel, witness)
-
-    def judge(self, marker: ParsedRecord, one_kernel: bool, witness: bool | None) -> LifeVerdict:
-        """By the owner that a record names."""
-        owner = marker.owner
-        assert owner is not None
         if witness is not None:
-            return judge(owner, ObserverView(one_kernel, witness, owner, False, process.look))
-        return _by_identity(marker, owner, one_kernel)
+            return judge(
+                marker.owner, ObserverView(one_kernel, witness, marker.owner, False, process.look)
+            )
+        return self.judge(marker, one_kernel)
+
+    def judge(self, marker: ParsedRecord, one_kernel: bool) -> LifeVerdict:
+        """By the owner that a record names, where no witness tells."""
+        assert marker.owner is not None
+        return _by_identity(marker, marker.owner, one_kernel)
 
     def _patience(self, case: Judgement, found: Found, place: MountInfo) -> float | None:
         """Seconds for which it must stay as it is to have run out; None: it never does.
@@ -264,7 +266,7 @@ def refuse_other_ttl(path: str, case: Judgement, ttl: float | None) -> None:
 
 
 def _words(place: MountInfo) -> str:
-    if place.one_kernel:
+    if place.kind in LOCAL:
         return place.kind
     known = f"{place.kind}, a shared file system" if place.far else place.kind
     return f"{known or 'an unknown file system'}, unproven"
@@ -272,13 +274,6 @@ def _words(place: MountInfo) -> str:
 
 # ------------------------------------------------------------------------------------------------
 # Where one waiter is to look for a change: what its own last try has seen.
-
-
-def near_pid(owner: Owner | None, *, one_kernel: bool) -> int | None:
-    """Its process number where it is one of our own PID namespace, and so can be followed."""
-    if owner is None or owner.pid_ns is None or not one_kernel:
-        return None
-    return owner.pid if owner.pid_ns == process.namespace("pid") else None
 
 
 class WaitHint:

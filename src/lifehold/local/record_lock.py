@@ -20,12 +20,12 @@ from ..core.grant import Grant, Held, Holder, Lost
 from ..core.owner import ALIVE, DEAD
 from ..core.value import replace
 from ..runtime import fork, process
-from ..runtime.process import here
+from ..runtime.process import here, near_pid
 from . import takeover
 from .files import hand_back
 from .ground import SHARED, ground_of, is_far, place_at
 from .handles import RELEASED, TABLE, Descriptors, not_open, table_for
-from .judge import NO_HINT, RETRY, TOO_SLOW, WaitHint, near_pid, refuse_other_ttl
+from .judge import NO_HINT, RETRY, TOO_SLOW, WaitHint, refuse_other_ttl
 from .kernel import made
 from .record import HELD, RecordTemplate, WrittenRecord
 from .refusals import asked_again, needs_ttl, no_flock, refused

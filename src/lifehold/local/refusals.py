@@ -62,19 +62,6 @@ def asked_again(attempt: Callable[[], T], before: Callable[[], object] = tuple) 
     return attempt()
 
 
-def unless_stale(look: Callable[[], T | None]) -> T | None:
-    """What `look()` finds at a path; None also where the client of a file server calls it stale.
-
-    It may do so for seconds. What was there is removed then, and our own link(2) asks the server.
-    """
-    try:
-        return look()
-    except OSError as error:
-        if error.errno != errno.ESTALE:
-            raise
-        return None
-
-
 def make_folders(files: Files, path: str) -> None:
     """Make the folders of a lock file, unless it could not be made in them."""
     if any(len(os.fsencode(part)) > NAME_MAX for part in path.split("/")):

@@ -36,7 +36,7 @@ from ..core.owner import DEAD
 from ..core.value import replace
 from ..runtime import fork
 from ..runtime.held_here import holding
-from ..runtime.process import here
+from ..runtime.process import here, near_pid
 from . import takeover
 from .files import hand_back
 from .ground import place_at
@@ -48,7 +48,6 @@ from .judge import (
     Judgement,
     LivenessJudge,
     WaitHint,
-    near_pid,
     no_guard,
     refuse_other_ttl,
 )
@@ -162,14 +161,14 @@ class SoftLock(RecordLock):
         """3. None: look again."""
         over = None
         try:
-            place = self._place or place_at(found)
-            case = self.judged_of(found, place)
+            case = self.judged_of(found)
             if case.mixed:
                 raise UnsafeGround(case.mixed, name=self.path)
             if found.fresh:
-                self._refuse_ground(found, place)
+                self._refuse_ground(found, self._place or place_at(found))
             if case.state != DEAD:
-                refuse_other_ttl(self.path, case, self._ttl())
+                ttl = None if self.terms is None else self.terms.ttl
+                refuse_other_ttl(self.path, case, ttl)
                 return case
             over = look(self.table, self.path)  # while the other is open: numbers are used again
             if over is None or over.key != found.key:
@@ -370,10 +369,9 @@ class SoftLock(RecordLock):
         ours.granted = True
         return made(Grant, (self.path, nonce, token, reason, now, ours.key, [ours], deadline))
 
-    def judged_of(self, found: RecordFile, place: MountInfo | None = None) -> Judgement:
+    def judged_of(self, found: RecordFile) -> Judgement:
         """Who is there, whether it lives, and when time alone may change that."""
-        if place is None:
-            place = self._place or place_at(found)
+        place = self._place or place_at(found)
         found.fresh = not place.one_kernel
         return self.evidence.judged(self.path, found, place, self.runtime.now)
 

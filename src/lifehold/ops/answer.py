@@ -1,4 +1,4 @@
-"""What is known of one lock: the answer of `who`, `ls` and `wait`."""
+"""What is known of one lock, the answer of `who`, `ls` and `wait`; and what `clear` did to one."""
 
 from __future__ import annotations
 
@@ -38,3 +38,31 @@ class Answer:
     removed: tuple[Holder, ...] = ()
     family: str = ""
     remedy: tuple[str, ...] = ()
+
+
+REMOVED, WOULD, KEPT, NOTHING = "removed", "would remove", "kept", "nothing"
+FREED, WOULD_FREE = "freed", "would free"
+
+
+@value
+class ClearOutcome:
+    """What became of one path.
+
+    `action`: REMOVED, FREED (a file or folder stays there, which is nobody's lock), WOULD or
+    WOULD_FREE (a dry run), KEPT or NOTHING; `why` in words; `word`: what must be
+    typed to remove it all the same, "" where nobody may; `next`: a command that is better.
+    """
+
+    path: str
+    action: str
+    why: str
+    answer: Answer
+    word: str = ""
+    next: str = ""
+
+    @property
+    def left(self) -> bool:
+        """Whether something is left that stands in the way, and is not simply held."""
+        return self.action in (WOULD, WOULD_FREE) or (
+            self.action == KEPT and self.answer.state in (STALE, SUSPECT)
+        )

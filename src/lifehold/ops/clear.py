@@ -28,7 +28,18 @@ from ..local.files import F_SETSIG, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRIT
 from ..lock import absolute
 from ..runtime import clock, fork, process, rights
 from . import families, history
-from .answer import FREE, HELD, STALE, SUSPECT
+from .answer import (
+    FREE,
+    FREED,
+    HELD,
+    KEPT,
+    NOTHING,
+    REMOVED,
+    STALE,
+    WOULD,
+    WOULD_FREE,
+    ClearOutcome,
+)
 from .who import NOTHING as NOTHING_TO_DO
 from .who import who
 
@@ -47,33 +58,6 @@ else:
 
 OURS = ("soft", "link", "generation", "directory", "folder")
 KERNEL = ("flock", "fcntl", "ofd")
-REMOVED, WOULD, KEPT, NOTHING = "removed", "would remove", "kept", "nothing"
-FREED, WOULD_FREE = "freed", "would free"
-LOG = "cleared"  # beside the locks of plain names, hidden as a history is
-
-
-@value
-class ClearOutcome:
-    """What became of one path.
-
-    `action`: REMOVED, FREED (a file or folder stays there, which is nobody's lock), WOULD or
-    WOULD_FREE (a dry run), KEPT or NOTHING; `why` in words; `word`: what must be
-    typed to remove it all the same, "" where nobody may; `next`: a command that is better.
-    """
-
-    path: str
-    action: str
-    why: str
-    answer: Answer
-    word: str = ""
-    next: str = ""
-
-    @property
-    def left(self) -> bool:
-        """Whether something is left that stands in the way, and is not simply held."""
-        return self.action in (WOULD, WOULD_FREE) or (
-            self.action == KEPT and self.answer.state in (STALE, SUSPECT)
-        )
 
 
 def clear(
@@ -317,52 +301,12 @@ def _note(path: str, answer: Answer, why: str, event: str) -> None:
         holder_pid=holder.owner.pid if holder and holder.owner else None,
         holder_since=holder.since if holder else None,
     )
-    if not history.append(log_path(), entry, own=True):
+    log = history.log_path()
+    if not history.append(log, entry, own=True):
         raise SystemRefused(
-            f"the audit log '{printable(history.path_of(log_path()))}' cannot be written: nothing "
-            "was removed. Set LIFEHOLD_DIR to a folder that can be written",
+            f"the audit log '{printable(history.path_of(log))}' cannot be written: nothing was "
+            "removed. Set LIFEHOLD_DIR to a folder that can be written",
         )
-
-
-def log_path() -> str:
-    """What `history` calls the audit log; its folder is made. Raises SystemRefused."""
-    folder = _log_folder()
-    lock_names.make_folder(f"{folder}/{LOG}")
-    os.makedirs(folder, exist_ok=True)
-    return f"{folder}/{LOG}"
-
-
-def _log_folder() -> str:
-    """L13  The first folder where nobody else may make or swap the audit log of this user."""
-    folders = lock_names.private_folders()
-    if os.name != "posix":
-        return folders[0]
-    for folder in folders:
-        try:
-            if not rights.strangers(f"{folder}/{LOG}"):
-                return folder
-        except OSError:
-            continue
-    if os.geteuid() != 0:
-        return folders[0]  # its file must be this user's: `own=True`
-    raise SystemRefused(
-        "there is no folder for the audit log which root alone may write to: nothing was removed. "
-        f"Make one: install -d -m 755 {lock_names.MACHINE}",
-    )
-
-
-def logged() -> list[history.HistoryEntry]:
-    """What was removed, the oldest first. Raises OSError."""
-    found = []
-    for folder in dict.fromkeys((_log_folder(), lock_names.candidates()[0])):
-        lock = f"{folder}/{LOG}"
-        try:
-            known = os.lstat(history.path_of(lock))
-        except FileNotFoundError:
-            continue
-        if os.name != "posix" or known.st_uid == os.geteuid():
-            found += history.read(lock)
-    return sorted(found, key=lambda entry: entry.at)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SAFE, UNSURE, UNSAFE = "safe", "unproven", "unsafe"
-OF = {PROVEN: SAFE, UNPROVEN: UNSURE, REFUTED: UNSAFE}
 # Kind of lock -> what must exclude for it, and what is said of it where all of that does.
 KINDS = {
     "kernel": (("flock",), "free at once when its holder ends"),

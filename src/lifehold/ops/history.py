@@ -19,15 +19,21 @@ from __future__ import annotations
 import os
 import stat
 
+from ..core.errors import SystemRefused
 from ..core.mask import printable
 from ..core.value import as_dict, value
 from ..local import lock_names
 from ..local.files import HOST, LOCK_EX, LOCK_NB
 from ..local.handles import files_for
+from ..runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from ..runtime import rights
+else:
+    rights = fork.later("lifehold.runtime.rights", globals())
 
 try:
     from _json import encode_basestring_ascii as quoted
@@ -281,3 +287,51 @@ def _content(path: str) -> bytes:
         return b"".join(parts)
     finally:
         os.close(fd)
+
+
+# ------------------------------------------------------------------------------------------------
+# The audit log of `lifehold clear`: the history of what was removed, whatever lock it was.
+
+
+LOG = "cleared"  # beside the locks of plain names, hidden as a history is
+
+
+def log_path() -> str:
+    """What `history` calls the audit log; its folder is made. Raises SystemRefused."""
+    folder = _log_folder()
+    lock_names.make_folder(f"{folder}/{LOG}")
+    os.makedirs(folder, exist_ok=True)
+    return f"{folder}/{LOG}"
+
+
+def _log_folder() -> str:
+    """L13  The first folder where nobody else may make or swap the audit log of this user."""
+    folders = lock_names.private_folders()
+    if os.name != "posix":
+        return folders[0]
+    for folder in folders:
+        try:
+            if not rights.strangers(f"{folder}/{LOG}"):
+                return folder
+        except OSError:
+            continue
+    if os.geteuid() != 0:
+        return folders[0]  # its file must be this user's: `own=True`
+    raise SystemRefused(
+        "there is no folder for the audit log which root alone may write to: nothing was removed. "
+        f"Make one: install -d -m 755 {lock_names.MACHINE}",
+    )
+
+
+def logged() -> list[HistoryEntry]:
+    """What was removed, the oldest first. Raises OSError."""
+    found = []
+    for folder in dict.fromkeys((_log_folder(), lock_names.candidates()[0])):
+        lock = f"{folder}/{LOG}"
+        try:
+            known = os.lstat(path_of(lock))
+        except FileNotFoundError:
+            continue
+        if os.name != "posix" or known.st_uid == os.geteuid():
+            found += read(lock)
+    return sorted(found, key=lambda entry: entry.at)

@@ -18,8 +18,7 @@ from ..store.opening import opener
 from ..store.site import checked, decoded
 from ..store.upkeep import GOOD, Checked, Migrated, StoreFinding
 from ..stores import broken
-from .answer import FREE, HELD, STALE, SUSPECT, Answer
-from .clear import KEPT, NOTHING, REMOVED, WOULD, ClearOutcome
+from .answer import FREE, HELD, KEPT, NOTHING, REMOVED, STALE, SUSPECT, WOULD, Answer, ClearOutcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

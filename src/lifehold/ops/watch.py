@@ -21,7 +21,7 @@ from ..core.mask import printable
 from ..core.value import as_dict, value
 from ..runtime import clock, eventloop, fork, rights
 from . import clear, history, inventory
-from .answer import FREE, HELD, STALE, SUSPECT, Answer
+from .answer import FREE, FREED, HELD, NOTHING, REMOVED, STALE, SUSPECT, Answer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -153,10 +153,10 @@ class Watch:
         except Exception:  # noqa: BLE001 - it costs itself alone
             self.failures += 1
             return False
-        if done.action in (clear.REMOVED, clear.FREED):
+        if done.action in (REMOVED, FREED):
             self.cleared += 1
             self._tell(Alert(CLEARED, ENDED, answer.path, done.why, at, at))
-        return done.action in (clear.REMOVED, clear.FREED, clear.NOTHING)
+        return done.action in (REMOVED, FREED, NOTHING)
 
     def _judge_runs(
         self,
@@ -214,7 +214,7 @@ def histories_in(folder: str) -> list[tuple[str, list[history.HistoryEntry]]]:
     found = []
     for place, _, names in os.walk(folder):
         for name in names:
-            if name.startswith(FRONT) and name.endswith(END) and name != f".{clear.LOG}{END}":
+            if name.startswith(FRONT) and name.endswith(END) and name != f".{history.LOG}{END}":
                 lock = os.path.join(place, name[len(FRONT) : -len(END)])
                 try:
                     found.append((lock, history.read(lock)))

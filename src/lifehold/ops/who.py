@@ -540,11 +540,6 @@ def answer_readers(name: str, path: str, fd: int | None = None) -> Answer | None
     return _told(Answer(name, path, FREE, kind=KIND), claim, readers, len(names))
 
 
-def has_readers(folder: str, name: str) -> bool:
-    """Whether an entry of a folder is where readers of such a lock leave their markers."""
-    return name.endswith(SUFFIX) and name != SUFFIX and bool(_names(os.path.join(folder, name)))
-
-
 def _names(folder: str) -> list[str]:
     try:
         return sorted(filter(is_marker, os.listdir(folder)))

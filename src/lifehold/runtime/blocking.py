@@ -7,6 +7,8 @@ portal.
 
 from __future__ import annotations
 
+import _thread
+
 from . import clock, flock_wait, fork, heartbeat, native
 from .flock_wait import FlockInPlace, FlockThread, refused
 
@@ -150,7 +152,8 @@ class BlockingRuntime:
         lookout: Any = change_wait.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
             until = lookout.limit(until)
-            if native.is_replaced() or not change_wait.slept(ask, lookout, until):
+            replaced = _thread.get_ident is not native.get_ident  # threads are greenlets
+            if replaced or not change_wait.slept(ask, lookout, until):
                 await self.rung(ask, lookout, until)
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:

@@ -307,11 +307,14 @@ def slept(ask: Ask, place: ChangeWait, until: float) -> bool:
         return False
     ring, vain = desk.knock, 0
     unread, place.unread = place.unread, False
-    if ask.cancel is not None:
-        ask.cancel.attach(ring)
+    cancel = ask.cancel
+    if cancel is not None:
+        cancel.attach(ring)
     try:
         place.ring = ring  # before the look at `rung`, so that none is missed
-        while not place.rung and not ask.cancelled and (left := until - clock.now()) > 0:
+        while not place.rung and (left := until - clock.now()) > 0:
+            if cancel is not None and cancel.cancelled:
+                break
             ready = desk.wait(0.0 if unread else min(left, LONGEST_SLEEP))
             if ready and not unread and not place.doubts:
                 place.unread = True
@@ -330,7 +333,7 @@ def slept(ask: Ask, place: ChangeWait, until: float) -> bool:
         post.robbed()
         return False
     finally:
-        if ask.cancel is not None:
-            ask.cancel.detach(ring)
+        if cancel is not None:
+            cancel.detach(ring)
     place.rung = False  # before the caller looks: what comes from here on is told next time
     return True

@@ -20,17 +20,21 @@ import sys
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
+from ..core.deadline import NEVER
 from ..core.errors import SystemRefused
 from ..core.events import report
 from . import clock, fork, heartbeat, native
 from .flock_wait import FlockThread, refused
 from .greenlets import PoolCall
+from .held_here import running_task
+from .loss import LostSignal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import gc
     from collections.abc import Callable, Coroutine
     from concurrent import futures
+    from types import TracebackType
     from typing import TypeVar
 
     from ..core.acquire import Ask
@@ -71,26 +75,13 @@ def current_task() -> TaskKey | None:
     Not the task itself: a lease may be its result, and whoever remembers whose lease that was would
     keep the task, and with it a lease that was dropped, for ever.
     """
-    task: Any = _current_task()
+    task: Any = running_task()
     if task is None:
         return None
     key = _keys.get(task)
     if key is None:
         key = _keys[task] = TaskKey()
     return key
-
-
-def _current_task() -> object:
-    trio: Any = sys.modules.get("trio")
-    if trio is not None:
-        try:
-            return trio.lowlevel.current_task()
-        except RuntimeError:
-            pass  # imported, but it is not what runs us
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # no loop runs: a forked child leaves the block of its parent's task
-        return None
 
 
 DAY = 86400.0  # seconds of the longest timer
@@ -383,13 +374,6 @@ class EventLoopRuntime:
 EVENT_LOOP = EventLoopRuntime()
 
 
-# ------------------------------------------------------------------------------------------------
-# Executors, for faces whose callers hand one in or expect one of their own.
-#
-# Nothing of ours waits in one: a cancelled waiter's thread would take its lock and keep it. Who
-# uses this sees to that: what is begun is awaited to its end, and undone.
-
-
 def one_thread() -> futures.Executor:
     """An executor of one thread, which ends with it."""
     return futures.ThreadPoolExecutor(max_workers=1)
@@ -439,3 +423,96 @@ async def ended(begun: asyncio.Future[Any]) -> BaseException | None:
         except asyncio.CancelledError as error:
             return error
     return None
+
+
+# ------------------------------------------------------------------------------------------------
+# The signal of a loss for tasks of asyncio and trio: `await lease.lost.wait()`.
+
+
+class AsyncLostSignal(LostSignal):
+    """Set once when a lease is lost. Await it, or be called back (in another thread)."""
+
+    __slots__ = ()
+
+    async def wait(self, timeout: float | None = None) -> bool:  # type: ignore[override]
+        """Wait until the lease is lost, at most `timeout` seconds; whether it is.
+
+        False as soon as it has been released: nothing can be lost any more.
+        """
+        if timeout is not None and timeout <= 0:  # a look, and no watch for it
+            if self._path is not None and self._far():
+                await EVENT_LOOP.in_thread(self._check, lambda _: None)
+            else:
+                self._check()
+            return self.is_set()
+        until = NEVER if timeout is None else clock.now() + timeout
+        while True:
+            signal = Signal()
+            self._bells.append(signal.ring)
+            try:
+                pause = self._pause()  # armed before the look, so that nothing is slept through
+                held = self._look()
+                left = until - clock.now()
+                if self.is_set() or self._over or not held or left <= 0:
+                    return self.is_set()
+                await signal.wait(min(pause, left))
+            finally:
+                self._bells.remove(signal.ring)
+                self._rest()
+
+
+class LossScope:
+    """`with` it in the task that is to be cancelled. `error()`: what the block raises then."""
+
+    def __init__(self, lost: LostSignal, error: Callable[[], BaseException]) -> None:
+        self._lost, self._error = lost, error
+        self._over = self._hit = False
+
+    def __enter__(self) -> LossScope:
+        self._trio = running_trio()
+        self._call: Callable[..., object]
+        self._task: Any = None
+        self._scope: Any = None
+        if self._trio is None:
+            self._task = asyncio.current_task()
+            self._call = asyncio.get_running_loop().call_soon_threadsafe
+            self._before = self._task.cancelling()
+        else:
+            self._call = self._trio.lowlevel.current_trio_token().run_sync_soon
+            self._scope = self._trio.CancelScope()
+            self._scope.__enter__()
+        self._lost.add_callback(self._ring)  # called at once when it is lost already
+        return self
+
+    def _ring(self) -> None:
+        """In whatever thread notices the loss."""
+        try:
+            self._call(self._cancel)
+        except RuntimeError:
+            pass  # the loop is closed, and the block with it
+
+    def _cancel(self) -> None:
+        if self._over:
+            return
+        self._hit = True
+        if self._scope is not None:
+            self._scope.cancel()
+        else:
+            self._task.cancel("the lease is lost")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._over = True
+        if self._scope is not None:
+            swallowed = bool(self._scope.__exit__(kind, error, trace))
+            if self._scope.cancelled_caught:
+                raise self._error() from error
+            return swallowed
+        if self._hit and self._task.uncancel() <= self._before:
+            if kind is not None and issubclass(kind, asyncio.CancelledError):
+                raise self._error() from error
+        return False

@@ -190,3 +190,20 @@ def current_token(name: str | None = None) -> int | None:
         if in_force(grant) and (name is None or grant.name in (name, os.path.abspath(name))):
             return grant.token
     return None
+
+
+def running_task() -> object:
+    """The task of trio or asyncio that calls us; None outside of any task."""
+    trio: Any = sys.modules.get("trio")
+    if trio is not None:
+        try:
+            return trio.lowlevel.current_task()
+        except RuntimeError:
+            pass  # imported, but it is not what runs us
+    loops: Any = sys.modules.get("asyncio")
+    try:
+        return None if loops is None else loops.current_task()
+    except (RuntimeError, AttributeError):
+        # No loop runs: a forked child leaves the block of its parent's task. Or another thread
+        # is importing asyncio just now.
+        return None

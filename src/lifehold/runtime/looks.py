@@ -12,11 +12,11 @@ namespaces. A forked child begins with none (L9).
 from __future__ import annotations
 
 import os
-import sys
 
 from ..core import acquire
 from ..core.ports import is_sited
 from . import clock, fork, native
+from .held_here import running_task
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -98,9 +98,7 @@ def now(mechanism: Mechanism) -> Answer:
     An event loop does not stand still for the look of another: it makes its own.
     """
     fork.here()
-    loops: Any = sys.modules.get("lifehold.runtime.eventloop")
-    patient = loops is None or loops.current_task() is None
-    key, until = key_of(mechanism), clock.now() + (FRESH if patient else 0.0)
+    key, until = key_of(mechanism), clock.now() + (FRESH if running_task() is None else 0.0)
     while True:
         found, ours = _entered(key, AT_ONCE)
         if not ours and found.answer is not None:

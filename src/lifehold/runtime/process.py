@@ -93,6 +93,13 @@ def machine_id() -> str | None:
     return _text("/etc/machine-id") or _text("/var/lib/dbus/machine-id")
 
 
+def near_pid(owner: Owner | None, *, one_kernel: bool) -> int | None:
+    """Its process number where it is one of our own PID namespace, and so can be followed."""
+    if owner is None or owner.pid_ns is None or not one_kernel:
+        return None
+    return owner.pid if owner.pid_ns == namespace("pid") else None
+
+
 def namespace(kind: str, pid: int | str = "self") -> int | None:
     """The inode number of a namespace of a process; None where it cannot be read."""
     try:

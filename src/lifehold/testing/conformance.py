@@ -32,24 +32,7 @@ from pathlib import Path
 
 from ..core.errors import LifeholdError
 from ..runtime import clock
-from .claims import (
-    ending,
-    exclusion,
-    sharing,
-    waiting,
-)
-from .claims import (
-    ending as leasing,
-)
-from .claims import (
-    ending as losing,
-)
-from .claims import (
-    sharing as counting,
-)
-from .claims import (
-    waiting as telling,
-)
+from .claims import ending, exclusion, sharing, waiting
 from .faces import FACES, missing
 from .stage import CAPABILITIES, CLAIMS, Broken, Claim, Stage, Subject
 
@@ -60,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["CAPABILITIES", "Broken", "Case", "Result", "Subject", "cases", "check", "report"]
 
 PLAYS, PAUSE = 5, 0.02  # seconds for which a busy machine may let a thread of ours lie
-THEMES = (exclusion, waiting, ending, losing, telling, leasing, sharing, counting)
+THEMES = (exclusion, waiting, ending, sharing)  # each puts its claims into CLAIMS
 
 
 @dataclass(frozen=True)

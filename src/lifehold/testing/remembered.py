@@ -15,8 +15,7 @@ import os
 from typing import Any
 
 from ..core.deadline import NEVER
-from .filesystem import ACCESS, Error, Ways
-from .model import Model, NetworkModel
+from .model import ACCESS, Error, Model, NetworkModel, Ways
 from .seat import Lookout, ModelRuntime
 from .world import Opened
 
@@ -128,9 +127,6 @@ def time_of(world: World) -> int:
     found = world.notes.get("time", 0)
     assert isinstance(found, int)
     return found
-
-
-# ------------------------------------------------------------------------------------------------
 
 
 NAME = "name"  # in the cache: (client, NAME, path) -> an inode's number, or None for nothing

@@ -13,7 +13,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from ..core.value import value
-from .filesystem import Error
+from .model import Error
 from .world import Stat, TimedStat
 
 if TYPE_CHECKING:

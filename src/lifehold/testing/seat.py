@@ -29,7 +29,7 @@ from ..core.owner import Owner
 from ..core.value import value
 from ..local.files import Files
 from ..runtime import process
-from .filesystem import Error
+from .model import Error
 from .report import called
 from .world import Claim
 

@@ -23,7 +23,7 @@ from lifehold.core.owner import ALIVE, DEAD, LifeVerdict
 from lifehold.local.files import LOCK_EX, LOCK_NB, NAMELESS
 from lifehold.local.handles import Descriptors
 from lifehold.testing.explore import Client, Exploration, Model
-from lifehold.testing.filesystem import Ways
+from lifehold.testing.model import Ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,18 +12,18 @@ import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from lifehold.compat.filelock import lease, pidfile
+from lifehold.compat.filelock import owner_record, pidfile
 from lifehold.core.deadline import Terms
 from lifehold.core.owner import ALIVE, DEAD, LifeVerdict
 from lifehold.testing.clients import PATH
 from lifehold.testing.explore import Client, Model
-from lifehold.testing.filesystem import Ways
+from lifehold.testing.model import Ways
 from lifehold.testing.remembered import Timed, time_of, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lifehold.compat.filelock.lease import OwnerMode
+    from lifehold.compat.filelock.owner_record import OwnerMode
     from lifehold.testing.seat import Seat
     from lifehold.testing.world import World
 
@@ -118,7 +118,7 @@ def leased(number: int, witness: bool = False) -> bytes:
 def _by_keys(
     number: int, mode: OwnerMode, token: str | None, ttl: float | None, witness: bool
 ) -> bytes:
-    return lease.spelled(lease.OwnerRecord(number, "host", mode, token, ttl), witness)
+    return owner_record.spelled(owner_record.OwnerRecord(number, "host", mode, token, ttl), witness)
 
 
 def words(seat: Seat, text: Callable[..., bytes]) -> Any:

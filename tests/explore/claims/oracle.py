@@ -21,8 +21,8 @@ class Oracle(LivenessJudge):
         super().__init__(kind, {}, grace, foreign)
         self.seat = seat
 
-    def judge(self, marker: ParsedRecord, one_kernel: bool, witness: bool | None) -> LifeVerdict:
-        if witness is not None or not one_kernel:
-            return super().judge(marker, one_kernel, witness)
+    def judge(self, marker: ParsedRecord, one_kernel: bool) -> LifeVerdict:
+        if not one_kernel:
+            return super().judge(marker, one_kernel)
         assert marker.owner is not None
         return LifeVerdict(self.seat.alive(marker.owner.pid), "as the model says")

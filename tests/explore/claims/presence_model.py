@@ -19,8 +19,7 @@ from lifehold.local.ground import MountInfo
 from lifehold.local.handles import Descriptors
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clients import PATH, nobody
-from lifehold.testing.filesystem import Ways
-from lifehold.testing.model import Model, NetworkModel
+from lifehold.testing.model import Model, NetworkModel, Ways
 from lifehold.testing.remembered import Remembering
 from lifehold.testing.seat import ModelRuntime
 

@@ -31,7 +31,7 @@ from lifehold.testing.remembered import Timed, TimedRemembering, TimedRuntime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lifehold.testing.filesystem import Ways
+    from lifehold.testing.model import Ways
     from lifehold.testing.seat import Call, Program, Seat
     from lifehold.testing.world import World
 

@@ -11,7 +11,7 @@ from explore.claims.filelock_model import Swapping
 from lifehold.core.deadline import NEVER
 from lifehold.testing.clients import PATH
 from lifehold.testing.explore import Model, NetworkModel
-from lifehold.testing.filesystem import Ways
+from lifehold.testing.model import Ways
 
 if TYPE_CHECKING:
     from lifehold.testing.seat import Seat

@@ -40,11 +40,10 @@ if TYPE_CHECKING:
         CompromiseReason,
         LeaseCompromise,
         MarkerSoftFileLock,
-        OwnerMode,
-        OwnerRecord,
         SoftFileLease,
     )
     from .native import WindowsFileLock, lock_descriptor, unlock_descriptor
+    from .owner_record import OwnerMode, OwnerRecord
     from .readwrite import AsyncAcquireReadWriteReturnProxy, AsyncReadWriteLock, ReadWriteLock
     from .soft import SoftFileLock
     from .soft_rw import (
@@ -85,8 +84,8 @@ LAZY = {
     "LeaseSettingsMismatch": "errors",
     "LockOptions": "construction",
     "MarkerSoftFileLock": "lease",
-    "OwnerMode": "lease",
-    "OwnerRecord": "lease",
+    "OwnerMode": "owner_record",
+    "OwnerRecord": "owner_record",
     "ReadWriteLock": "readwrite",
     "SoftFileLease": "lease",
     "SoftFileLock": "soft",

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from dataclasses import dataclass
 from threading import TIMEOUT_MAX
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from weakref import ref
 
 from ...core.deadline import Terms, default_margin
@@ -21,9 +20,10 @@ from ...core.grant import Grant, Held, Lost, Unknown
 from ...local.handles import RELEASED
 from ...runtime import fork
 from ...runtime.renewal import RenewedLease
-from . import construction, pidfile, waits
+from . import construction, owner_record, pidfile, waits
 from .construction import UNSET_FILE_MODE
 from .errors import LeaseSettingsMismatch
+from .owner_record import OwnerRecord
 from .soft import SoftFileLock, SoftFileMechanism
 from .system_calls import TABLE
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from ...core.owner import LifeVerdict
     from .construction import LockOptions
+    from .owner_record import OwnerMode
     from .soft import SoftLockRecord
     from .waits import LockHold
 
@@ -52,7 +53,7 @@ class MarkerFileMechanism(SoftFileMechanism):
     def _kept(self, content: bytes) -> bool:
         if not content.startswith(pidfile.SECOND):
             return super()._kept(content)
-        return parse(content) is not None  # of a contract that is not known here
+        return owner_record.parse(content) is not None  # of a contract that is not known here
 
 
 class MarkerIdentity:
@@ -68,9 +69,9 @@ class MarkerIdentity:
         assert lock is not None
         key = pidfile.record(witness), lock._owner_mode  # made anew when the process or host is
         if lock._owner_mode == "lease":
-            return spelled(lock._published(), witness)
+            return owner_record.spelled(lock._published(), witness)
         if self._made[0] != key:
-            self._made = key, spelled(lock._published(), witness)
+            self._made = key, owner_record.spelled(lock._published(), witness)
         return self._made[1]
 
     def verdict(
@@ -107,7 +108,7 @@ class MarkerSoftFileLock(SoftFileLock):
     @property
     def owner(self) -> OwnerRecord | None:
         """Whom the file names; None when there is no such file, or none that says it."""
-        return parse(self._content())
+        return owner_record.parse(self._content())
 
     @property
     def pid(self) -> int | None:
@@ -153,7 +154,7 @@ class LeaseFile(MarkerFileMechanism):
     terms: Terms  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def _due(self, found: SoftLockRecord, content: bytes) -> float | None:
-        record = parse(content)
+        record = owner_record.parse(content)
         if record is None or record.mode != "lease":
             return super()._due(found, content)
         ttl = self.terms.ttl
@@ -426,83 +427,3 @@ def lengths(duration: Any, interval: Any) -> tuple[float, float]:
     if beat > TIMEOUT_MAX:
         raise ValueError(f"heartbeat_interval must not exceed threading.TIMEOUT_MAX, got {beat!r}")
     return ttl, beat
-
-
-# ------------------------------------------------------------------------------------------------
-# The record of marker locks and leases: `key=value` lines under "filelock/2".
-#
-# Rule: a key that is not known is read over, and a mode that is not known is a contract of a later
-# release, which nobody here may break. A record without any mode says nothing and is no record.
-
-
-OwnerMode = Literal["lease", "exclusive", "unknown"]
-HEAD = "filelock/2"
-NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?(?:e[+-][0-9]+)?", re.ASCII)
-WITNESS = "witness=flock\n"  # ours: the holder locks the file for as long as it lives
-
-
-class OwnerRecord(NamedTuple):
-    """Who a file names: `start` of its process, `token` and `lease_duration` of a lease."""
-
-    pid: int
-    hostname: str
-    mode: OwnerMode
-    token: str | None = None
-    lease_duration: float | None = None
-    start: int | None = None
-
-
-def parse(content: bytes | None) -> OwnerRecord | None:
-    """The record; None for what is none, or is of the older form."""
-    if not content or not content.endswith(b"\n"):
-        return None
-    try:
-        lines = content.decode().strip().splitlines()
-    except UnicodeDecodeError:
-        return None
-    if not lines or lines[0] != HEAD:
-        return None
-    keys: dict[str, str] = {}
-    for line in lines[1:]:
-        key, equals, told = line.partition("=")
-        if not equals:
-            return None
-        keys[key] = told
-    return _built(keys)
-
-
-def _built(keys: dict[str, str]) -> OwnerRecord | None:
-    pid, start, duration = keys.get("pid", ""), keys.get("start"), keys.get("duration")
-    if "mode" not in keys or not keys.get("host") or not whole(pid):
-        return None
-    if not 0 < int(pid) < 1 << 31 or not (start is None or whole(start)):
-        return None
-    if duration is not None and not NUMBER.fullmatch(duration):
-        return None
-    mode: OwnerMode = "unknown"
-    if keys["mode"] == "exclusive":
-        mode = "exclusive"
-    seconds = None if duration is None else float(duration)
-    if keys["mode"] == "lease":
-        mode = "lease"
-        if not keys.get("token") or seconds is None or not 0 < seconds < math.inf:
-            return None
-    began = None if start is None else int(start)
-    return OwnerRecord(int(pid), keys["host"], mode, keys.get("token"), seconds, began)
-
-
-def whole(text: str) -> bool:
-    """Whether it is a number of a file; one of thousands of digits is none."""
-    return text.isascii() and text.isdigit() and len(text) < 80
-
-
-def spelled(record: OwnerRecord, witness: bool) -> bytes:
-    """The bytes of a record."""
-    lines = [HEAD, f"pid={record.pid}", f"host={record.hostname}", f"mode={record.mode}"]
-    if record.token is not None:
-        lines.append(f"token={record.token}")
-    if record.lease_duration is not None:
-        lines.append(f"duration={record.lease_duration!r}")
-    if record.start is not None:
-        lines.append(f"start={record.start}")
-    return ("".join(f"{line}\n" for line in lines) + (WITNESS if witness else "")).encode()

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
     from ...local import files as local_files
     from ...local.record_handle import RecordFile
-    from . import lease
+    from . import owner_record
 else:
-    lease = fork.later("lifehold.compat.filelock.lease", globals())
+    owner_record = fork.later("lifehold.compat.filelock.owner_record", globals())
     local_files = fork.later("lifehold.local.files", globals(), "local_files")
 
 LONGEST = 1024  # bytes of a readable file
@@ -79,10 +79,10 @@ def read(content: bytes) -> PidFileOwner | None:
 
 def by_keys(content: bytes) -> PidFileOwner | None:
     """Whom a marker lock or a lease names; None for a contract that is not known here."""
-    found = lease.parse(content)
+    found = owner_record.parse(content)
     if found is None or found.mode == "unknown":
         return None
-    witness = content.endswith(b"\n" + lease.WITNESS.encode())
+    witness = content.endswith(b"\n" + owner_record.WITNESS.encode())
     return PidFileOwner(found.pid, found.hostname, found.start, witness)
 
 
@@ -90,7 +90,7 @@ def of_later(content: bytes) -> bool:
     """Whether it is a record of a contract that is not known here: nobody may break that."""
     if not content.startswith(SECOND):
         return False
-    found = lease.parse(content)
+    found = owner_record.parse(content)
     return found is not None and found.mode == "unknown"
 
 

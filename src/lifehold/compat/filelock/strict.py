@@ -23,7 +23,7 @@ from ...local.handles import OF_PARENT, RELEASED
 from ...local.judge import NO_HINT, WaitHint
 from ...local.record_handle import look
 from ...runtime import clock, fork
-from . import construction, lease, native_mechanism, pidfile, pollers, waits
+from . import construction, native_mechanism, owner_record, pidfile, pollers, waits
 from .api import MechanismFileLock
 from .construction import absolute, canonical
 from .errors import SoftFileLockProtocolError, tell_path
@@ -503,7 +503,7 @@ class StrictFile:
         return (*self._owner(content, near), None)
 
     def _owner(self, content: bytes, near: bool) -> tuple[str, str]:
-        mark, named = lease.parse(content), pidfile.read(content)
+        mark, named = owner_record.parse(content), pidfile.read(content)
         if mark is not None:
             pid, host = mark.pid, mark.hostname
         elif named is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ...runtime import fork
 from ..foreign_verdict import Claim, Family, Processes, Sight, judged
-from . import filelocks, kernels, links, numbers, tools
+from . import filelocks, numbers, tools
 from .numbers import PID_FILE
 from .tools import is_id, keeps_restic_locks
 
@@ -38,8 +38,8 @@ __all__ = [
 ]
 GROUP = "lifehold.families"
 OURS = (
-    *kernels.FAMILIES,
-    *links.FAMILIES,
+    *tools.KERNELS,
+    *tools.LINKS,
     *tools.FAMILIES,
     *filelocks.FAMILIES,
     *numbers.FAMILIES,

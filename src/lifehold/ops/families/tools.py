@@ -1,4 +1,4 @@
-"""Families of version control, builds, backups and editors."""
+"""Families of version control, builds, backups and editors; kernel locks, and symbolic links."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..foreign_verdict import Claim, Family, Sight, listed, number, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 REPOSITORY, OF_RESTIC = ("HEAD", "objects", "refs"), ("config", "keys", "snapshots")
@@ -286,4 +287,119 @@ FAMILIES = (
     Family("libreoffice", "LibreOffice's lock of a document", _office, also_locks=False),
     Family("vim", "vim's swap file", _vim, also_locks=False),
     Family("mkdir", "a lock made by mkdir", _mkdir, also_locks=False),
+)
+
+
+# ------------------------------------------------------------------------------------------------
+# Families whose lock is the kernel's, on a file of theirs: the file is never to be removed.
+
+
+def _ending(*tails: str) -> Callable[[Sight], Claim | None]:
+    """Who knows a file by the end of its path."""
+    ends = tuple(f"/{tail.lstrip('/')}" for tail in tails)
+
+    def read(sight: Sight) -> Claim | None:
+        return Claim() if sight.path.endswith(ends) and sight.is_file else None
+
+    return read
+
+
+def _sqlite(sight: Sight) -> Claim | None:
+    return Claim() if sight.content.startswith(b"SQLite format 3\0") else None
+
+
+KERNELS = (
+    Family(
+        "dpkg",
+        "a lock of dpkg",
+        _ending("dpkg/lock", "dpkg/lock-frontend", "dpkg/triggers/Lock"),
+        kernel=True,
+    ),
+    Family(
+        "apt",
+        "a lock of apt",
+        _ending("apt/lists/lock", "apt/archives/lock", "apt/daily_lock"),
+        kernel=True,
+    ),
+    Family("rpm", "a lock of rpm", _ending("/.rpm.lock"), kernel=True),
+    Family("sqlite", "an SQLite database", _sqlite, kernel=True),
+    Family(
+        "lucene", "Lucene's lock of an index", _ending("/write.lock", "/node.lock"), kernel=True
+    ),
+    Family("dvc", "DVC's lock", _ending("/.dvc/tmp/lock"), kernel=True),
+    Family("cargo", "a lock of cargo", _ending("/.cargo-lock", "/.package-cache"), kernel=True),
+    Family("mongodb", "mongod's lock", _ending("/mongod.lock"), kernel=True),
+    Family("firefox", "Firefox's lock of a profile", _ending("/.parentlock"), kernel=True),
+)
+
+
+# ------------------------------------------------------------------------------------------------
+# Families whose lock is a symbolic link that leads nowhere: what it says is the holder.
+
+
+def _chromium(sight: Sight) -> Claim | None:
+    """`host-pid`; the host of a container is its id, and is another one after a restart."""
+    if sight.name != "SingletonLock" or not sight.target:
+        return None
+    host, _, pid = sight.target.rpartition("-")
+    found = number(pid)
+    if not host or found is None:
+        return None
+    return Claim(found, host=host)
+
+
+def _firefox(sight: Sight) -> Claim | None:
+    """`address:+pid`; the address is not looked at, since it is that of any network card."""
+    if sight.name != "lock" or ":+" not in sight.target:
+        return None
+    address, _, pid = sight.target.rpartition(":+")
+    found = number(pid)
+    if found is None or "/" in address:
+        return None
+    return Claim(found, works_in=sight.folder, programs=("firefox", "firefox-esr", "thunderbird"))
+
+
+def _emacs(sight: Sight) -> Claim | None:
+    """`user@host.pid:boot`; the boot is UTC seconds by a clock that may have been set."""
+    if not sight.name.startswith(".#") or "@" not in sight.target:
+        return None
+    user, _, rest = sight.target.partition("@")
+    host, _, numbers = rest.rpartition(".")
+    pid = number(numbers.partition(":")[0])
+    if pid is None or not host or "/" in sight.target:
+        return None
+    return Claim(pid, host=host, user=user, programs=("emacs", "emacsclient"))
+
+
+def _mercurial(sight: Sight) -> Claim | None:
+    """`host/namespace:pid`, or `host:pid`."""
+    if sight.name not in ("lock", "wlock") or "/.hg/" not in sight.path + "/":
+        return None
+    text = sight.target or sight.text.strip()
+    where, _, pid = text.rpartition(":")
+    host, _, space = where.partition("/")
+    found = number(pid)
+    if found is None or not host:
+        return None
+    try:
+        pid_ns = int(space, 16) if space else None
+    except ValueError:
+        return None
+    return Claim(found, host=host, pid_ns=pid_ns)
+
+
+def _numbered(sight: Sight) -> Claim | None:
+    """`ln -s $$ NAME.lock`: the target is a process number, and leads nowhere."""
+    if not sight.name.endswith((".lock", ".lck", ".lk", ".pid")):
+        return None
+    found = number(sight.target)
+    return None if found is None or os.path.exists(sight.path) else Claim(found)
+
+
+LINKS = (
+    Family("chromium", "Chromium's lock of a profile", _chromium, also_locks=False),
+    Family("firefox", "Firefox's lock of a profile", _firefox, also_locks=False),
+    Family("emacs", "Emacs' lock of a file", _emacs, also_locks=False),
+    Family("mercurial", "Mercurial's lock of a repository", _mercurial, also_locks=False),
+    Family("symlink", "a lock made by ln -s", _numbered, also_locks=False),
 )

@@ -15,19 +15,31 @@ from ...runtime import fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .file import Fenced, FencedFile
-    from .http import HEADER, FenceASGI, FenceWSGI, LeaseAuth, ahooks, hooks
+    from .http import (
+        HEADER,
+        AsyncSqlTokens,
+        FenceASGI,
+        FenceWSGI,
+        FileTokens,
+        LeaseAuth,
+        MemoryTokens,
+        SqlTokens,
+        ahooks,
+        hooks,
+    )
     from .objects import FencedObject, FolderObjects, MemoryObjects, S3Objects, Stored
     from .rows import AsyncRowFence, RowFence, SessionFence, fenced, wrote
     from .sql import AsyncSqlFence, LeaseTable, SqlFence, create_table
-    from .tokens import AsyncSqlTokens, FileTokens, MemoryTokens, SqlTokens
 
 _ROOMS = {
     "file": "Fenced FencedFile",
-    "http": "HEADER FenceASGI FenceWSGI LeaseAuth ahooks hooks",
+    "http": (
+        "HEADER FenceASGI FenceWSGI LeaseAuth ahooks hooks "
+        "AsyncSqlTokens FileTokens MemoryTokens SqlTokens"
+    ),
     "objects": "FencedObject FolderObjects MemoryObjects S3Objects Stored",
     "rows": "AsyncRowFence RowFence SessionFence fenced wrote",
     "sql": "AsyncSqlFence LeaseTable SqlFence create_table",
-    "tokens": "AsyncSqlTokens FileTokens MemoryTokens SqlTokens",
 }
 _ON_DEMAND = {
     name: f"{__name__}.{room}" for room, names in _ROOMS.items() for name in names.split()

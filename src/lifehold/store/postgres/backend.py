@@ -19,11 +19,8 @@ from ...core.fence import LARGEST
 from ...core.owner import Owner
 from ...core.value import as_dict
 from ...runtime import clock, fork
-from ...runtime.blocking import ThreadWakeup, finish
-from ..site import Opener, Site
-from .connect import LoopBackends, PoolLink, PostgresUrl, call, one_loop, parts, too_new
+from .connect import PostgresUrl, call, too_new
 from .messages import migrate_command, place
-from .notify import NotifyWakeups
 from .sql import VERSION
 from .wire import ConnectionPool
 
@@ -34,14 +31,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...core.backend import Order, Renewal, Request
-    from . import session, session_server
+    from .notify import NotifyWakeups
 else:
-    session = fork.later("lifehold.store.postgres.session", globals())
-    session_server = fork.later("lifehold.store.postgres.session_server", globals())
     json = fork.later("json", globals())
 
 LIMIT = 10.0  # seconds for one answer
-CONNECTIONS = 8  # of one process, besides one for renewals and one that listens
 PAGES = 4  # the version since which a page is one call
 MANY = 1000  # names to a request, at most
 PAGE = """SELECT {what} FROM {at}lifehold_lease l, (SELECT {at}lifehold_now() AS now) t
@@ -249,83 +243,6 @@ def _state(one: list[Any]) -> State:
     left = (kept[0][0], kept[0][1]) if kept and kept[0] and kept[0][0] is not None else None
     holders = tuple(map(_store_holder, holders or ()))
     return State(name, token, capacity, holders, tuple(nonces or ()), left)
-
-
-def _links(plan: PostgresUrl, most: int) -> ConnectionPool:
-    def connect(until: float) -> Any:
-        return finish(plan.connect("Connection", until))
-
-    return ConnectionPool(connect, ThreadWakeup, plan, most)
-
-
-def _over(pool: Any, limit: float, create: bool | None, owner: str) -> Site:
-    """The Site over a pool of the caller's."""
-    conninfo, options, awaited = parts(pool)
-    plan = PostgresUrl(conninfo, limit, create, options, owner)
-    wakeups, beats = NotifyWakeups(plan), _links(plan, 2)
-    over = PoolLink(pool, plan, awaited)
-    if not awaited:
-        return _with_sessions(Site(plan.url, Postgres(plan, over, beats, wakeups), wakeups), plan)
-    theirs = Postgres(plan, over, beats, wakeups)
-    ours = Postgres(plan, _links(plan, CONNECTIONS), beats, wakeups)
-    return _with_sessions(Site(plan.url, ours, wakeups, one_loop(theirs)), plan)
-
-
-class SessionLocks:
-    """kind="session" (session.py), loaded when it is first asked for."""
-
-    def __init__(self, plan: PostgresUrl) -> None:
-        self._plan = plan
-
-    def opened(self) -> Any:
-        return session_server.Sessions(self._plan)
-
-    def lock(self, site: Site, name: object, runtime: Any, lease: Any, **more: Any) -> Any:
-        return session.SessionLock(site, name, runtime, lease, **more)
-
-    async def seen(self, backend: Any, name: str | None, address: Any) -> tuple[Any, ...]:
-        return await session_server.seen_by(backend, name, address, self._plan)
-
-
-def _with_sessions(site: Site, plan: PostgresUrl) -> Site:
-    site.session_locks = SessionLocks(plan)
-    return site
-
-
-def opened(
-    url: str,
-    *,
-    pool: Any = None,
-    timeout: Any = LIMIT,
-    connections: int = CONNECTIONS,
-    create: bool | None = None,
-    owner: str = "",
-) -> Site:
-    """`postgresql://...`, as libpq reads it; environment, service and password files too.
-
-    `pool`: a psycopg_pool.ConnectionPool or AsyncConnectionPool of the caller's, used for all but
-    renewals and listening; `timeout`: seconds for one answer; `connections`: at most so many, and
-    two; `create`: make the tables when they are not there; None does so and warns;
-    `owner`: a role that may own them, besides the user's own and superusers; several with commas
-    between. Raises InvalidArgument.
-    """
-    if not isinstance(timeout, int | float) or not 0.05 <= timeout <= 3600:
-        raise InvalidArgument(f"timeout must be seconds from 0.05 to 3600, not {timeout!r}")
-    if type(connections) is not int or not 1 <= connections <= 1000:
-        raise InvalidArgument(f"connections must be from 1 to 1000, not {connections!r}")
-    if pool is not None:
-        return _over(pool, float(timeout), create, owner)
-    plan = PostgresUrl(url, float(timeout), create, owner=owner)
-    wakeups = NotifyWakeups(plan)
-    beats = _links(plan, 2)
-    backend = Postgres(plan, _links(plan, connections), beats, wakeups)
-    loops = LoopBackends(plan, beats, wakeups, connections, Postgres)
-    made = _with_sessions(Site(plan.url, backend, wakeups, loops.swift), plan)
-    made.closes.append(loops.close)
-    return made
-
-
-site = Opener(opened, upkeep="lifehold.store.postgres.upkeep")
 
 
 # ------------------------------------------------------------------------------------------------

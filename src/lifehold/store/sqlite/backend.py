@@ -25,7 +25,9 @@ import os
 from ...core.backend import SOON, Given, NoReply, Refused, State, Traits, Unreachable, keeps
 from ...core.errors import InvalidArgument
 from ...core.fence import LARGEST
+from ...core.mask import printable
 from ...runtime import clock, fork, process
+from ...runtime.blocking import finish
 from ...runtime.wakeup import PipeWakeups
 from ..site import Opener, Site
 from . import database
@@ -37,13 +39,18 @@ from .rows import FiledLock, StepMoment, encoded, page
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import Callable, Sequence
     from typing import Any, TypeVar
 
     from ...core.backend import Order, Renewal, Request, StoreHolder
     from ...core.owner import LifeVerdict
+    from .. import upkeep as reports
 
     T = TypeVar("T")
+else:
+    reports = fork.later("lifehold.store.upkeep", globals(), "reports")
+    sqlite3 = fork.later("sqlite3", globals())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -458,4 +465,88 @@ def file_of(site: Site) -> Database:
     return site.backend.file
 
 
-site = Opener(opened, settled=database.settled, upkeep="lifehold.store.sqlite.upkeep")
+site = Opener(opened, settled=database.settled, upkeep=__name__)
+
+
+# ------------------------------------------------------------------------------------------------
+# The upkeep: the tables as an operator makes them, and whether leases can be kept there.
+#
+# Promise: `check` makes no file and leaves nothing behind: what it writes is rolled back.
+
+
+class _Undo(Exception):
+    """The trial is over, and is to be as if it had not been."""
+
+
+def script(role: str = "") -> str:
+    """The tables as SQL. lifehold makes them by itself."""
+    _no_roles(role)
+    tables = "\n\n".join(f"{text};" for text in sql.TABLES)
+    first = sql.FIRST.replace("?", str(sql.VERSION))
+    return f"PRAGMA journal_mode = WAL;\n\nBEGIN IMMEDIATE;\n\n{tables}\n\n{first};\n\nCOMMIT;\n"
+
+
+def migrate(url: str, role: str = "") -> reports.Migrated:
+    """Make the file and its tables. Raises as a lock in it does."""
+    _no_roles(role)
+    made = site(database.settled(url))
+    before = _version(file_of(made).path)
+    (after,) = file_of(made).step(lambda db: db.execute(sql.META).fetchone()[:1])
+    return reports.Migrated(made.url, before, after)
+
+
+def _no_roles(role: str) -> None:
+    if role:
+        raise InvalidArgument("--grant is for roles of a server: a file has an owner and a mode")
+
+
+def _version(path: str) -> int:
+    """Of the tables that are there, 0 for none, and where that cannot be read."""
+    if not os.path.exists(path):
+        return 0
+    try:
+        db = sqlite3.connect(f"file:{database.quoted(path)}?mode=ro", uri=True, timeout=5)
+        try:
+            row = db.execute(sql.META).fetchone()
+        finally:
+            db.close()
+    except sqlite3.Error:
+        return 0
+    return int(row[0]) if row else 0
+
+
+def check(url: str) -> reports.Checked:
+    """What this user finds. Raises InvalidArgument, and what a lock in it would raise."""
+    made = site(database.settled(url))
+    file = file_of(made)
+    sentences: tuple[str, ...] = ()
+    if not os.path.exists(file.path):
+        kind = database.refuse_far(file.path)
+        note = f"'{printable(file.path)}' is not there yet; whoever takes a lock first makes it"
+        there = reports.StoreFinding(
+            "file", reports.NOTE, f"{note} ({kind or 'unknown file system'})"
+        )
+        return reports.Checked(made.url, 0, sql.VERSION, (there,))
+    found, version = _tried(file), _version(file.path)
+    if found.verdict == reports.GOOD:
+        sentences = finish(made.backend.ground())
+    return reports.Checked(made.url, version, sql.VERSION, (found,), sentences)
+
+
+def _tried(file: Any) -> reports.StoreFinding:
+    began = clock.now()
+
+    def trial(db: Any) -> None:
+        db.execute(sql.NAME, ("lifehold store check", 1, 1))
+        raise _Undo
+
+    try:
+        file.step(trial)
+    except _Undo:
+        took = (clock.now() - began) * 1000
+        return reports.StoreFinding(
+            "writing", reports.GOOD, f"a step took {took:.1f} ms, and was rolled back"
+        )
+    except (Unreachable, NoReply) as error:
+        return reports.StoreFinding("writing", reports.BAD, str(error))
+    raise AssertionError("a step that fails was carried out")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ...core.backend import Order, Refused, Renewal, Request, State
     from ..history import Turn
-    from .judge import Violation
+    from .run import Violation
     from .scenario import Fault, Scenario
     from .world import World
 
@@ -283,9 +283,6 @@ def _copied(book: LockState) -> LockState:
 
 def _unwatched(*_: object) -> None:
     """Nobody watches."""
-
-
-# ------------------------------------------------------------------------------------------------
 
 
 @value

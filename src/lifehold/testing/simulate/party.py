@@ -26,9 +26,9 @@ from .world import Cancelled, Gone, Pending
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .judge import Judge
     from .node import Node
     from .outcome import Data, Sight, Vault
+    from .run import Judge
     from .scenario import Scenario
     from .wire import Link, NodeWakeups
     from .world import Task, World

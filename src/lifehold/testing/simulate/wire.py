@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from .outcome import Vault
     from .scenario import Scenario
 
-LOST, FINE = "lost", "fine"
-
 
 class Link:
     """What the network does to one node's messages. `counts`: what was lost or came twice."""

@@ -11,6 +11,33 @@ from lifehold.audit.judge import Judge
 from lifehold.audit.model import Module
 
 CLEAN = {
+    "long work behind the release": """
+import redis, time
+r = redis.Redis()
+def job(fetch):
+    lock = r.lock("lock:fetch", timeout=10)
+    if not lock.acquire(blocking_timeout=5):
+        return
+    try:
+        fetch("https://example.org", timeout=3)
+    finally:
+        lock.release()
+    time.sleep(60)
+""",
+    "a lease that is extended in time": """
+import redis
+r = redis.Redis()
+def job(parts):
+    lock = r.lock("lock:parts", timeout=10)
+    if not lock.acquire(blocking_timeout=5):
+        return
+    try:
+        for part in parts:
+            part(timeout=10)
+            lock.extend(10, replace_ttl=True)
+    finally:
+        lock.release()
+""",
     "a folder for locks is made when it is not there": """
 import os
 def prepare(lock_dir):
@@ -340,6 +367,29 @@ async def job(work):
     store = await lifehold.aconnect("postgresql:///x")
     await store.lock("report").acquire()
     await work()
+""",
+    ),
+    "work longer than the lease, taken and given by hand": (
+        "LH210",
+        """
+import redis, time
+r = redis.Redis()
+def job(fetch):
+    lock = r.lock("lock:fetch", timeout=10)
+    lock.acquire(blocking_timeout=5)
+    try:
+        fetch("https://example.org", timeout=60)
+    finally:
+        lock.release()
+""",
+    ),
+    "the lock of a job": (
+        "LH202",
+        """
+import redis
+r = redis.Redis()
+def begin(name):
+    return r.set("lock:job:" + name, "me", nx=True)
 """,
     ),
     "behind a walrus": (

@@ -105,6 +105,32 @@ def outlived(judge: Judge) -> Iterator[Hit]:
                     f"the lease of line {stmt.lineno} ends after {ttl:g} s, and this may take"
                     f" {seconds:g} s: the next holder is in before it ends",
                 )
+        yield from outlived_by_hand(judge, function)
+
+
+def outlived_by_hand(judge: Judge, function: Function) -> Iterator[Hit]:
+    """`lock.acquire()`, work that is longer than the lease, `lock.release()`."""
+    own = judge.own(function)
+    for taken in own:
+        called = taken.facts.get("called")
+        if taken.kind != "acquire" or called is None or not isinstance(called.func, ast.Attribute):
+            continue
+        ttl = lease_of(judge, function, called.func.value)
+        name = text_of(called.func.value)
+        given = [e for e in own if e.kind == "release" and e.line > taken.line]
+        end = next((e.line for e in given if text_of(e.facts["called"].func.value) == name), 0)
+        if ttl is None or not end or renewed(function.node, name):
+            continue
+        for event in own:
+            seconds = lasting(event) if taken.line < event.line < end else None
+            if seconds is not None and seconds >= ttl:
+                yield at(
+                    event,
+                    f"the lease of line {taken.line} ends after {ttl:g} s, and this may take"
+                    f" {seconds:g} s: the next holder is in before it ends",
+                    there(taken, "taken here"),
+                )
+                break
 
 
 def lease_of(judge: Judge, function: Function, node: ast.AST) -> float | None:
@@ -129,16 +155,23 @@ def longer_work(
     for event in judge.own(function):
         if not any(f.node is stmt for f in event.frames):
             continue
-        called = event.facts.get("called")
-        given = number(event.facts.get("seconds")) if event.kind == "sleep" else None
-        if called is not None and given is None and "timeout" in called.keywords:
-            given = number(called.keywords["timeout"])
+        given = lasting(event)
         if given is not None and given >= ttl:
             return event.site, given
     return None
 
 
-def renewed(stmt: ast.stmt, name: str) -> bool:
+def lasting(event: Event) -> float | None:
+    """How long this may take, in seconds that stand there."""
+    called = event.facts.get("called")
+    if event.kind == "sleep":
+        return number(event.facts.get("seconds"))
+    if called is not None and event.kind != "make_lock":
+        return number(called.keywords.get("timeout"))
+    return None
+
+
+def renewed(stmt: ast.AST, name: str) -> bool:
     return any(
         isinstance(n, ast.Attribute) and n.attr in ("extend", "reacquire", "renew", "refresh")
         for n in ast.walk(stmt)

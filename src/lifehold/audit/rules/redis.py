@@ -91,7 +91,8 @@ def without_end(judge: Judge) -> Iterator[Hit]:
             elif event.kind == "redis_lock" and not event.facts["timed"]:
                 if event.key in expiring or not is_key(judge, event, {}):
                     continue
-                if "job" in event.key.lower() or scripted(judge, function):
+                record = "job" in event.key.lower() and not words.speaks_of_lock(event.key)
+                if record or scripted(judge, function):
                     continue
                 yield at(
                     event,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 
 import pytest
 
-from lifehold.audit import Settings, Unusable, audit, source
+from lifehold.audit import Settings, Unusable, audit, report, scan, source
 from lifehold.audit.catalogue import RULES
 
 BAD = RULES["LH115"].bad
@@ -180,3 +181,59 @@ def test_a_damaged_cache_is_made_anew(tmp_path):
     for each in cache.glob("*.json"):
         each.write_text('{"a": ')
     assert len(found(file, cache=cache).findings) == 1
+
+
+SHELL_ROW = """\
+if [ -f /srv/x{0}.lock ]; then exit; fi
+touch /srv/x{0}.lock
+rm /srv/x{0}.lock
+if [ -f /srv/y{0} ]; then exit; fi
+touch /srv/y{0}
+rm /srv/y{0}
+((n++))
+"""
+PYTHON_ROW = """\
+def f{0}(client, lock):
+    client.set("lock:{0}", 1, nx=True)
+    client.expire("lock:{0}", 3)
+    client.delete("lock:{0}")
+    if os.path.exists("f{0}"):
+        return
+    open("f{0}", "w").close()
+    os.remove("f{0}")
+"""
+ROWS = {
+    "job.sh": ("#!/bin/sh\n# it is still running\n", SHELL_ROW),
+    "job.py": ("import os, redis\n", PYTHON_ROW),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_file_four_times_as_long_costs_about_four_times_the_calls(name):
+    def calls(count):
+        head, row = ROWS[name]
+        text = head + "".join(row.format(number) for number in range(count))
+        seen = [0]
+
+        def profile(_frame, event, _what):
+            seen[0] += event in ("call", "c_call")
+
+        sys.setprofile(profile)
+        try:
+            assert scan.of_text(name, text, Settings())
+        finally:
+            sys.setprofile(None)
+        return seen[0]
+
+    calls(2)  # what is read once
+    assert calls(160) < 6 * calls(40)
+
+
+def test_the_caret_stands_under_what_it_means_behind_wide_and_combined_signs(tmp_path):
+    text = 'import fcntl\nx = "é已e\u0301"; fcntl.flock(open("a.lock"), fcntl.LOCK_EX)\n'
+    write(tmp_path, "app.py", text)
+    rows = report.full(found(tmp_path), "1").split("\n")
+    shown = next(each for each in rows if "flock(" in each)
+    caret = rows[rows.index(shown) + 1]
+    wide = 'x = "é已e"; '  # as many columns as code points, and one more of the wide sign
+    assert caret.index("^") == shown.index("x =") + len(wide) + 1

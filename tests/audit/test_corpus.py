@@ -3,10 +3,20 @@
 Each snippet is a reduced form of what stands in public code, told anew. `seen` is the half that
 rules may be mended by; `held` is not looked at but here. A label is what a reviewer must say of a
 snippet, a "maybe" what may be said too; anything else that is found is a false finding.
+
+`blind` was written and labelled by a reader who had not seen one rule. The first run on it gave
+P 0.95 R 0.62 for Python, 1.00 and 1.00 for shell, 1.00 and 0.69 for JavaScript; then the classes of
+what was missed were mended. `shared_tmp_name` asks LH113 of a file that never holds a byte: left.
+
+`second` was made in the same way a version later, labels at their lines. First run: P 0.97 (29/30)
+R 0.76 (29/38) for Python, 1.00 (14/14) and 0.93 (14/15) for shell, 1.00 (15/15) and 0.83 (15/18)
+for JavaScript. Its one false finding, LH111 of a `__del__`, is the label's fault, and stands.
+`forms` are other spellings of the classes that were mended then: helpers, pathlib, suppress, SQL.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +29,9 @@ from lifehold.audit.settings import Settings
 
 CORPUS = Path(__file__).parent / "corpus"
 SUFFIX = {"python": ".py", "shell": ".sh", "javascript": ".ts"}
+BLIND = Path(__file__).parent / "corpus_blind"
 HALVES = ("seen", "held")
+MARK = re.compile(r"[ ]*(?:#|//)@((?: LH\d{3})+)$", re.MULTILINE)
 
 
 class Snippet(NamedTuple):
@@ -29,6 +41,7 @@ class Snippet(NamedTuple):
     labels: frozenset[str]
     maybe: frozenset[str]
     text: str
+    lines: frozenset[tuple[str, int]] = frozenset()
 
 
 class Score(NamedTuple):
@@ -52,8 +65,31 @@ class Score(NamedTuple):
         return f"P {self.precision:.2f} ({shares[0]}) R {self.recall:.2f} ({shares[1]})"
 
 
+def marked(path: Path) -> list[Snippet]:
+    """A corpus with its labels in place: a mark at the end of a line names what belongs there."""
+    found = []
+    for part in path.read_text().split("\n=== "):
+        head, _, body = part.removeprefix("=== ").partition("\n")
+        name, maybe = (each.strip() for each in head.split("|"))
+        lines = frozenset(
+            (code, number)
+            for number, line in enumerate(body.splitlines(), 1)
+            for mark in MARK.finditer(line)
+            for code in mark[1].split()
+        )
+        codes = frozenset(code for code, _ in lines)
+        text = MARK.sub("", body) + "\n"
+        found.append(Snippet(name, codes, frozenset(maybe.split()), text, lines))
+    return found
+
+
 def snippets(language: str, half: str) -> list[Snippet]:
-    text = (CORPUS / f"{language}_{half}.txt").read_text()
+    if half == "second":
+        return marked(BLIND / f"{language}_2.txt")
+    if half == "forms":
+        return marked(CORPUS / f"{language}_forms.txt")
+    blind = BLIND / f"{language}.txt"
+    text = (blind if half == "blind" else CORPUS / f"{language}_{half}.txt").read_text()
     found = []
     for part in text.split("\n=== "):
         head, _, body = part.removeprefix("=== ").partition("\n")
@@ -103,14 +139,41 @@ def test_the_corpus_is_as_large_as_it_says(language):
         assert not {code for s in found for code in s.labels | s.maybe} - RULES.keys()
 
 
+SIZES = [
+    ("blind", "python", 30, 32),
+    ("blind", "shell", 15, 15),
+    ("blind", "javascript", 20, 20),
+    ("second", "python", 32, 32),
+    ("second", "shell", 15, 15),
+    ("second", "javascript", 15, 15),
+]
+
+
+@pytest.mark.parametrize(("half", "language", "bad", "clean"), SIZES)
+def test_the_blind_corpora_are_as_large_as_they_say(half, language, bad, clean):
+    found = snippets(language, half)
+    assert len({snippet.name for snippet in found}) == bad + clean
+    assert sum(not snippet.labels for snippet in found) == clean
+    assert not {code for s in found for code in s.labels | s.maybe} - RULES.keys()
+
+
 # What the rules reach, by language and half: precision and recall, floored. Raise them when paid.
 REACHED = {
     ("python", "seen"): (0.97, 1.0),
     ("shell", "seen"): (1.0, 1.0),
     ("javascript", "seen"): (1.0, 1.0),
-    ("python", "held"): (0.93, 0.84),
-    ("shell", "held"): (1.0, 0.87),
+    ("python", "held"): (0.93, 0.87),
+    ("shell", "held"): (1.0, 1.0),
     ("javascript", "held"): (0.93, 0.83),
+    ("python", "blind"): (1.0, 0.97),
+    ("shell", "blind"): (1.0, 1.0),
+    ("javascript", "blind"): (1.0, 1.0),
+    ("python", "second"): (0.97, 1.0),
+    ("shell", "second"): (1.0, 1.0),
+    ("javascript", "second"): (1.0, 1.0),
+    ("python", "forms"): (1.0, 1.0),
+    ("shell", "forms"): (1.0, 1.0),
+    ("javascript", "forms"): (1.0, 1.0),
 }
 
 
@@ -124,7 +187,7 @@ def test_the_rules_reach_what_they_reached_before(language, half):
 
 
 if __name__ == "__main__":
-    for half in HALVES:
+    for half in (*HALVES, "blind", "second", "forms"):
         for language in SUFFIX:
             result = score(language, half)
             print(f"{half} {language}: {result}")

@@ -49,6 +49,18 @@ async def asked(tmp_path: Path) -> tuple[list, list, list]:
             )
         )
         second = (await told.get()).diagnostics
+        client.text_document_did_change(
+            types.DidChangeTextDocumentParams(
+                types.VersionedTextDocumentIdentifier(3, uri),
+                [types.TextDocumentContentChangeWholeDocument(BAD)],
+            )
+        )
+        assert (await told.get()).diagnostics == first
+        client.text_document_did_close(
+            types.DidCloseTextDocumentParams(types.TextDocumentIdentifier(uri))
+        )
+        closed = await told.get()
+        assert (closed.uri, list(closed.diagnostics)) == (uri, [])
         await client.shutdown_async(None)
         client.exit(None)
         return first, actions, second

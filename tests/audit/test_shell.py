@@ -189,3 +189,22 @@ def test_text_that_is_no_script_ends_early_and_raises_nothing(text):
 def test_a_script_of_ten_thousand_commands_is_read_in_time():
     script = Script("a.sh", "if [ -f a.lock ]; then echo x; fi\n" * 10_000)
     assert len(script.commands) == 20_000
+
+
+SUBSTITUTED = {
+    "a test and a touch": (
+        "out=$(if [ -f run.lock ]; then exit 1; fi; touch run.lock; work; rm -f run.lock)\n",
+        {"LH301", "LH302"},
+    ),
+    "a flock over lines": ('out="$(\n  exec 9>run.lock\n  flock -n 9\n  work\n)"\n', {"LH307"}),
+    "a flock in a flag": ("value=`date` name=$(flock -n 9) || exit 1\n", set()),
+    "arithmetic": ("left=$(( $(date +%s) - $(stat -c %Y data.txt) ))\n", set()),
+    "a number that is read": ("pid=$(cat /run/app.pid)\nkill -HUP $pid\n", set()),
+}
+
+
+@pytest.mark.parametrize("name", SUBSTITUTED)
+def test_what_stands_in_a_substitution_is_read(name):
+    text, codes = SUBSTITUTED[name]
+    found = scan.of_text("app.sh", f"#!/bin/bash\n{text}", Settings())
+    assert {each.code for each in found} == codes

@@ -25,7 +25,9 @@ CACHES = re.compile(
     re.IGNORECASE,
 )
 CLIENTS = re.compile(r"redis|valkey|cache|client|conn", re.IGNORECASE)
-STORES = ("redis", "valkey", "memcach", "cache", "redlock", "setnx")
+STORES = ("redis", "valkey", "memcach", "cache", "redlock", "setnx", "nx=true")
+# What only a client of a store is asked: its name says no more than that.
+ASKED = re.compile(r"([\w.]+)\.(?:setnx\(|pexpire\(|register_script\(|set\([^()]*\bnx\s*=)")
 CLIENT = "a client"  # of Redis, behind a wrapper; no name of Python
 STARTS = re.compile(
     r"create_time|starttime|boot_id|\bbtime|start_ticks|/cmdline|\.cmdline\(|pidfd_|proc_start"
@@ -493,6 +495,12 @@ def _speaks_of_stores(module: Module) -> bool:
     return any(word in module.lower for word in STORES)
 
 
+@functools.lru_cache(4)
+def _asked(module: Module) -> frozenset[str]:
+    """The names that are clients of a store by what is asked of them."""
+    return frozenset(ASKED.findall(module.text))
+
+
 def client_of(function: Function, called: Called) -> bool:
     """Does this look like a client of Redis, memcached or a cache?"""
     if not isinstance(called.func, ast.Attribute):
@@ -504,6 +512,8 @@ def client_of(function: Function, called: Called) -> bool:
     owner = called.func.value
     if isinstance(owner, ast.Call):
         owner = owner.func
+    if text_of(owner) in _asked(function.module):
+        return True
     last = text_of(owner).rpartition(".")[2] or getattr(owner, "attr", "")
     if CACHES.search(last.strip("_")):
         return True
@@ -705,11 +715,13 @@ WRAPPED = frozenset(NAMED) | {
 }  # what a wrapper of a project may stand for
 
 
+@functools.lru_cache(4)
 def compares_start(module: Module) -> bool:
     """Does the module look at more of a process than its number?"""
     return STARTS.search(module.text) is not None
 
 
+@functools.lru_cache(4)
 def compares_inode(module: Module) -> bool:
     """Does the module compare the inode that it locked with the one under the path?"""
     text = module.text

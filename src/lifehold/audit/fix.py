@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 ROUNDS = 200  # places of one file
 WARY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+ACL = "system.posix_acl_access"
 LINKS = 40  # in one path, as in the kernel
 
 
@@ -258,14 +259,13 @@ def put(path: Path, before: bytes, after: bytes) -> str:
         place = os.path.join(folder, name)
         opened.append(old := os.open(place, os.O_RDONLY | WARY, **at))
         facts = os.fstat(old)
-        if not stat.S_ISREG(facts.st_mode):
-            return "it is no regular file any more"
-        if facts.st_nlink > 1:
-            return "it has other names (hard links), which would go on holding the old text"
+        if why := untouchable(facts):
+            return why
         made = os.path.join(folder, f".lifehold-{os.urandom(8).hex()}.new")
         opened.append(fd := os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | WARY, 0o600, **at))
         new = made
-        fill(fd, after, facts)
+        if why := fill(fd, after, old):
+            return why
         with open(old, "rb", closefd=False) as file:
             same = file.read() == before
         if not same or not os.path.samestat(os.stat(place, follow_symlinks=False, **at), facts):
@@ -288,15 +288,57 @@ def put(path: Path, before: bytes, after: bytes) -> str:
     return ""
 
 
-def fill(fd: int, data: bytes, facts: os.stat_result) -> None:
-    """Give the new file what the old one had: its rights, without special bits, and its owner."""
+def untouchable(facts: os.stat_result) -> str:
+    """Why a file with these facts is not to be replaced by this user; "" where it may be."""
+    if not stat.S_ISREG(facts.st_mode):
+        return "it is no regular file any more"
+    if facts.st_nlink > 1:
+        return "it has other names (hard links), which would go on holding the old text"
+    if not facts.st_mode & stat.S_IWUSR:
+        return "it is read-only"
+    if not is_root() and facts.st_uid != getattr(os, "geteuid", lambda: facts.st_uid)():
+        return "it belongs to another user, and mended by you it would be yours"
+    return ""
+
+
+def fill(fd: int, data: bytes, old: int) -> str:
+    """Give the new file what the old one had: its owner, its rights without special bits, its ACL.
+
+    The folder's default ACL is taken off first: it may name users to whom the old file was closed.
+    Answers why that cannot be done; "" when it is done.
+    """
     with open(fd, "wb", closefd=False) as file:
         file.write(data)
-    if is_root():
-        os.fchown(fd, facts.st_uid, facts.st_gid)
+    facts, ours = os.fstat(old), os.fstat(fd)
+    if hasattr(os, "fchown") and (ours.st_uid, ours.st_gid) != (facts.st_uid, facts.st_gid):
+        try:
+            os.fchown(fd, facts.st_uid if is_root() else -1, facts.st_gid)
+        except OSError:
+            return "its group cannot be kept: you are no member of it"
+    rights = acl(old)
+    if acl(fd) != rights:
+        if rights is None:
+            os.removexattr(fd, ACL)
+        else:
+            os.setxattr(fd, ACL, rights)
     if hasattr(os, "fchmod"):
         os.fchmod(fd, facts.st_mode & 0o777)
+    if acl(fd) != rights:
+        return "its access control list cannot be kept"
     os.fsync(fd)
+    return ""
+
+
+def acl(fd: int) -> bytes | None:
+    """The access control list of an open file, as the kernel spells it; None where it has none."""
+    if not hasattr(os, "getxattr"):
+        return None
+    try:
+        return os.getxattr(fd, ACL)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOSYS):
+            return None
+        raise
 
 
 def is_root() -> bool:

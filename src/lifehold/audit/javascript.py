@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 SUFFIXES = (".js", ".mjs", ".cjs", ".jsx", ".ts", ".mts", ".cts", ".tsx")
 NEEDED = ("tree_sitter", "tree_sitter_javascript", "tree_sitter_typescript")
 LONGEST = 5_000  # characters of a line; what is longer was written by a program
-HINTS = re.compile(rb"[lL]ock|LOCK|[pP]id[FfPL]|\.pid\b|mutex|setnx", re.ASCII)
+HINTS = re.compile(
+    rb"[lL]ock|LOCK|[pP]id[FfPL]|\.pid\b|mutex|setnx|setNX|['\"]NX['\"]|\bNX:", re.ASCII
+)
 ACTS = re.compile(
     rb"existsSync|pathExists|unlink|rmSync|rmdir|mkdir|openSync|writeFile|process\.kill|setnx|setNX"
     rb"|['\"]NX['\"]|\bNX:|\.del\(|\.expire\(|fs\.rm\(|\.open\("
@@ -235,8 +237,14 @@ class Source:
                 scope.acts.append(act)
 
     def _bind(self, name: Node | None, value: Node | None) -> None:
-        if name is not None and value is not None:
-            self.values.setdefault(text_of(name), []).append(value)
+        if name is None or value is None:
+            return
+        if name.type in ("object_pattern", "array_pattern"):
+            for each in below(name):
+                if each.type in ("identifier", "shorthand_property_identifier_pattern"):
+                    self.values.setdefault(text_of(each), []).append(value)
+            return
+        self.values.setdefault(text_of(name), []).append(value)
 
     def scope(self, node: Node) -> Scope:
         for each in above(node):
@@ -352,6 +360,7 @@ class Source:
                         for value in self.values.get(name, [])[:3]:
                             if value.type not in FUNCTIONS:
                                 queue.append((value, left - 1))
+                            queue += [(each, left - 1) for each in failed_before(value, part)]
         return found
 
     def tests(self, act: Act) -> Iterator[tuple[Node, bool]]:
@@ -379,6 +388,18 @@ class Source:
                         test = field_of(other, "condition")
                         if test is not None:
                             yield test, False
+
+
+def failed_before(value: Node, use: Node) -> list[Node]:
+    """The body of the `try` in whose `catch` a flag gets its value, where the use is outside."""
+    for each in above(value):
+        if each.type in FUNCTIONS:
+            break
+        if each.type == "catch_clause" and each.parent is not None:
+            body = field_of(each.parent, "body")
+            flag = value.type in ("true", "false", "null", "undefined", "string", "number")
+            return [body] if body is not None and flag and not within(use, each.parent) else []
+    return []
 
 
 def file_kind(kind: str, given: list[Node], rest: str) -> str:

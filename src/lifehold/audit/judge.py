@@ -49,6 +49,17 @@ class Judge:
         self._callers: dict[Function, list[Function]] | None = None
         self._unit: dict[object, list[Event]] = {}
         self._kinds: frozenset[str] | None = None
+        self._by_key: dict[str, list[Event]] = {}
+
+    def end(self) -> None:
+        """Take the circles apart: then all of it goes at once, and the collector has no work."""
+        module = self.module
+        for function in module.every:
+            vars(function).clear()
+        for group in list(module.classes.values()):
+            vars(group).clear()
+        for each in (self.reader, module, self):
+            vars(each).clear()
 
     def own(self, function: Function) -> list[Event]:
         return self.reader.events(function)
@@ -74,6 +85,13 @@ class Judge:
             lua = {"lua"} if "redis.call" in self.module.text else set()
             self._kinds = frozenset(event.kind for event in self.everything()) | lua
         return self._kinds
+
+    def done_to(self, key: str) -> list[Event]:
+        """All that the module does to one path or key."""
+        if not self._by_key:
+            for event in self.everything():
+                self._by_key.setdefault(event.key, []).append(event)
+        return self._by_key.get(key, [])
 
     def everything(self) -> Iterator[Event]:
         for function in self.functions:

@@ -546,6 +546,8 @@ class Module:
         """A call with its wrappers taken off."""
         func, args = node.func, list(node.args)
         keywords = {each.arg: each.value for each in node.keywords if each.arg}
+        if not args and type(func) is not ast.Call:
+            return Called(node, func, args, keywords)
         if isinstance(func, ast.Call) and self.dotted(func.func) in WRAPPERS and func.args:
             return Called(node, func.args[0], [*func.args[1:], *args], keywords)
         if self.dotted(func) in HANDS_ON and args:

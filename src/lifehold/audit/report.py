@@ -11,6 +11,7 @@ import bisect
 import json
 import os
 import re
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -61,10 +62,11 @@ def full(report: AuditReport, version: str, *, colour: bool = False) -> str:
         row = each.source.replace("\t", " ")
         width = len(str(max([each.line, *(span.line for span in each.spans)])))
         if row.strip():
-            ends = each.end_column if each.end_line == each.line else len(row) + 1
-            marks = "^" * max(1, min(ends, len(row) + 1) - each.column)
+            ends = each.end_column if each.end_line == each.line else len(row.encode()) + 1
+            before = cells(row, each.column - 1)
+            marks = "^" * max(1, cells(row, ends - 1) - before)
             out.append(f"{dim}{each.line:>{width + 2}} |{end} {printable(row)}")
-            out.append(f"{dim}{'':>{width + 2}} |{end} {' ' * (each.column - 1)}{red}{marks}{end}")
+            out.append(f"{dim}{'':>{width + 2}} |{end} {' ' * before}{red}{marks}{end}")
         for span in each.spans:
             out.append(f"{dim}{span.line:>{width + 2}} |{end} {span.text}")
         if each.code in RULES:
@@ -72,6 +74,13 @@ def full(report: AuditReport, version: str, *, colour: bool = False) -> str:
         out.append("")
     out.append(summary(report))
     return "\n".join(out)
+
+
+def cells(row: str, count: int) -> int:
+    """How many columns of a terminal the first bytes of a row take."""
+    shown = printable(row.encode()[:count].decode(errors="ignore"))
+    wide = sum(unicodedata.east_asian_width(sign) in "WF" for sign in shown)
+    return len(shown) + wide - sum(unicodedata.combining(sign) > 0 for sign in shown)
 
 
 def concise(report: AuditReport, version: str) -> str:
@@ -86,7 +95,8 @@ def summary(report: AuditReport) -> str:
     """How much was found, in how much."""
     count = len(report.findings)
     said = f"{count} finding{'' if count == 1 else 's'}" if count else "nothing found"
-    said += f" in {report.files} file{'' if report.files == 1 else 's'} ({report.lines} lines)"
+    said += f" in {report.files} file{'' if report.files == 1 else 's'} "
+    said += f"({report.lines} line{'' if report.lines == 1 else 's'})"
     if report.suppressed:
         said += f", {report.suppressed} suppressed"
     if report.known:

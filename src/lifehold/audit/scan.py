@@ -26,14 +26,16 @@ from .rules.shell import look
 from .settings import Settings, Unusable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 SUFFIXES = (".py", ".pyw", ".pyi", ".ipynb")
+NAMED = (*SUFFIXES, *javascript.SUFFIXES)
 SKIPPED = frozenset(
     ".git .hg .svn .venv venv .tox .nox node_modules __pycache__ .mypy_cache .ruff_cache"
     " .pytest_cache .eggs site-packages".split()
 )
 SMALL = 1_500_000  # bytes; below it one process is faster than several
+TOLD = 500  # files after which progress is told
 PORTION = 24  # files that a worker takes at once
 UNABLE = "{} files of JavaScript were not looked at: pip install 'lifehold[audit]'"
 Result = dict[str, Any]
@@ -77,17 +79,19 @@ def found_files(
             folders[:] = sorted(
                 name
                 for name in folders
-                if name not in SKIPPED and not settings.excluded(Path(folder, name))
+                if name not in SKIPPED and not settings.excluded(folder, name)
             )
             for name in sorted(names):
-                if looked_at(folder, name) and not settings.excluded(Path(folder, name)):
+                if looked_at(folder, name) and not settings.excluded(folder, name):
                     yield from _file(os.path.join(folder, name), seen, notices, given=False)
 
 
 def looked_at(folder: str, name: str) -> bool:
     """Is this a file of ours, by its name or, where that says nothing, by its first line?"""
+    if name.endswith(NAMED):
+        return True
     path = f"{folder}/{name}"
-    if name.endswith((*SUFFIXES, *javascript.SUFFIXES)) or units.kind_of(path):
+    if units.kind_of(path):
         return True
     return "." not in name and bool(units.kind_of(path, head_of(path)))
 
@@ -121,8 +125,11 @@ def _file(
     yield os.path.normpath(path), facts.st_size
 
 
-def examined(path: str, known: dict[str, Result], mounts: tuple[str, ...]) -> Result:
-    """All that is to be said of one file, whatever is selected. It never raises."""
+def examined(path: str, known: dict[str, Result] | None, mounts: tuple[str, ...]) -> Result:
+    """All that is to be said of one file, whatever is selected. It never raises.
+
+    `known`: what was found before, by content; None where nothing is to be remembered.
+    """
     notices: list[Notice] = []
     collecting = gc.isenabled()
     gc.disable()  # a tree and what is known of it live and die with this call
@@ -142,13 +149,13 @@ def of_text(path: str, text: str, settings: Settings) -> list[Finding]:
     """What is found in a text that an editor holds, under the name of its file."""
     report = AuditReport()
     words.learn(settings.vocabulary)
-    _take(report, _examined(path, {}, settings.shared_mounts, [], text.encode()), settings)
+    _take(report, _examined(path, None, settings.shared_mounts, [], text.encode()), settings)
     return sorted(report.findings, key=lambda each: each.place)
 
 
 def _examined(
     path: str,
-    known: dict[str, Result],
+    known: dict[str, Result] | None,
     mounts: tuple[str, ...],
     notices: list[Notice],
     given: bytes | None = None,
@@ -156,27 +163,18 @@ def _examined(
     if given is None and os.path.getsize(path) > source.LARGEST:
         return _nothing(path, 0, [("not read: it is larger than 5 MB", 0)])
     data = source.contents(path) if given is None else given
-    lines = data.count(b"\n") + (data[-1:] not in (b"\n", b""))
-    marked = b"lifehold:" in data or b"noqa: LH" in data
-    wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     kind = "" if path.endswith(SUFFIXES) else units.kind_of(path, data[:80])
     kind = "javascript" if path.endswith(javascript.SUFFIXES) else kind
-    may = source.may_be_shell if kind else source.may_hold_locks
-    may = javascript.may_hold_locks if kind == "javascript" else may
-    plain = words.project() == words.NOTHING
-    if not wide and plain and not may(data) and not marked:
-        return _nothing(path, lines, [])
-    hashed = hashlib.blake2b(data, digest_size=16)
-    if words.project() != words.NOTHING:
-        hashed.update(repr([sorted(each) for each in words.project()]).encode())
-    hashed.update(repr((mounts, kind or path.endswith(".ipynb"), named(path, kind))).encode())
-    digest = hashed.hexdigest()
-    if digest in known:
-        return {**known[digest], "path": path, "digest": digest, "cached": True}
+    digest = ""
+    if known is not None:
+        digest = digest_of(path, kind, data, mounts)
+        if digest in known:
+            return {**_nothing(path, 0, []), **known[digest], "digest": digest, "cached": True}
+    lines = data.count(b"\n") + (data[-1:] not in (b"\n", b""))
+    if not worth_it(kind, data):
+        return {**_nothing(path, lines, []), "digest": digest}
     if kind:
         return {**_unit(path, kind, data, lines), "digest": digest}
-    if plain and not wide and not marked and not source.speaks_of_locks(data):
-        return {**_nothing(path, lines, []), "digest": digest}
     text = source.decoded(data, notices, path)
     if text is not None and path.endswith(".ipynb"):
         text = source.notebook(text)
@@ -186,11 +184,36 @@ def _examined(
     made = _nothing(path, lines, [])
     made["digest"] = digest
     if module is not None and text is not None:
-        made["findings"] = list(hits(Judge(module, mounts), text))
+        judge = Judge(module, mounts)
+        made["findings"] = list(hits(judge, text))
+        judge.end()
         made["suppressions"] = _kept(suppress.suppressions(text))
     made["looked_at"] = True
     made["notices"] = [(n.text, n.line) for n in notices]
     return made
+
+
+def worth_it(kind: str, data: bytes) -> bool:
+    """Can a file of this content hold a finding, or a comment that silences one?"""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or words.project() != words.NOTHING:
+        return True
+    if kind:
+        may = javascript.may_hold_locks if kind == "javascript" else source.may_be_shell
+        return may(data) or marked(data)
+    return (source.may_hold_locks(data) and source.speaks_of_locks(data)) or marked(data)
+
+
+def marked(data: bytes) -> bool:
+    return b"lifehold:" in data or b"noqa: LH" in data
+
+
+def digest_of(path: str, kind: str, data: bytes, mounts: tuple[str, ...]) -> str:
+    """Under what a result is remembered: the content, and all else that the rules look at."""
+    hashed = hashlib.blake2b(data, digest_size=16)
+    if words.project() != words.NOTHING:
+        hashed.update(repr([sorted(each) for each in words.project()]).encode())
+    hashed.update(repr((mounts, kind or path.endswith(".ipynb"), named(path, kind))).encode())
+    return hashed.hexdigest()
 
 
 def named(path: str, kind: str) -> str:
@@ -279,11 +302,13 @@ def asked(
 
 # --- several processes, and what is remembered --------------------------------------------------
 
-_known: dict[str, Result] = {}
+_known: dict[str, Result] | None = None
 _mounts: tuple[str, ...] = ()
 
 
-def _begin(known: dict[str, Result], mounts: tuple[str, ...], vocabulary: words.Vocabulary) -> None:
+def _begin(
+    known: dict[str, Result] | None, mounts: tuple[str, ...], vocabulary: words.Vocabulary
+) -> None:
     global _known, _mounts
     _known, _mounts = known, mounts
     words.learn(vocabulary)
@@ -294,7 +319,7 @@ def _portion(path: str) -> Result:
 
 
 def results(
-    files: list[tuple[str, int]], known: dict[str, Result], settings: Settings, jobs: int
+    files: list[tuple[str, int]], known: dict[str, Result] | None, settings: Settings, jobs: int
 ) -> Iterator[Result]:
     """Every file examined, in the order of the files."""
     mounts = settings.shared_mounts
@@ -313,7 +338,8 @@ def version() -> str:
     """Changes with every change of the audit itself, so that nothing old is remembered."""
     folder = Path(__file__).parent
     parts = []
-    for file in sorted(folder.rglob("*.py")):
+    archives = [each for each in folder.parents if each.is_file()]  # lifehold.pyz
+    for file in archives or sorted(folder.rglob("*.py")):
         facts = file.stat()
         parts.append(f"{file.name} {facts.st_size} {facts.st_mtime_ns}")
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
@@ -356,8 +382,12 @@ def audit(
     *,
     jobs: int | None = None,
     cache: Path | None = None,
+    tell: Callable[[int], None] | None = None,
 ) -> AuditReport:
-    """Look at all Python files under these paths. Raises Unusable for a path that is none."""
+    """Look at all Python files under these paths. Raises Unusable for a path that is none.
+
+    `tell`: hears now and then how many files were looked at.
+    """
     report = AuditReport()
     files = list(found_files(paths, settings, report.notices))
     report.unread = bool(report.notices)
@@ -365,7 +395,10 @@ def audit(
     kept: dict[str, Result] = {}
     unable: list[str] = []
     counted = jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else "12")
-    for result in results(files, known, settings, counted):
+    used = None if cache is None else known
+    for seen, result in enumerate(results(files, used, settings, counted), 1):
+        if tell is not None and seen % TOLD == 0:
+            tell(seen)
         _take(report, result, settings)
         if result.get("unable"):
             unable.append(result["path"])
@@ -374,7 +407,7 @@ def audit(
             kept[digest] = {
                 name: value
                 for name, value in result.items()
-                if name not in ("path", "digest", "cached", "looked_at")
+                if value and name not in ("path", "digest", "cached", "looked_at")
             }
     if cache is not None and kept.keys() - known.keys():
         remember(cache, {**known, **kept} if len(known) < 50_000 else kept)
@@ -386,12 +419,14 @@ def audit(
 
 
 def _take(report: AuditReport, result: Result, settings: Settings) -> None:
-    path = Path(result["path"])
-    shown = path.as_posix()
     report.files += 1
     report.lines += result["lines"]
     report.looked_at += bool(result.get("looked_at"))
     report.from_cache += bool(result.get("cached"))
+    if not (result["notices"] or result.get("findings") or result.get("suppressions")):
+        return
+    path = Path(result["path"])
+    shown = path.as_posix()
     report.notices += [Notice(shown, text, line) for text, line in result["notices"]]
     asked = settings.codes_of(path)
     silent = [

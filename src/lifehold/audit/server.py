@@ -1,8 +1,9 @@
 """`lifehold audit --lsp`: findings and fixes in an editor, over the language server protocol.
 
-Diagnostics come when a file is opened or changed, from the text that the editor holds; a code
-action mends one finding. Settings are those of the nearest pyproject.toml. Needs pygls, which the
-extra `lifehold[audit]` brings; fixes need libcst, and are not offered without it.
+Diagnostics come when a file is opened or changed, from the text that the editor holds, and go
+when it is closed; a code action mends one finding. Settings are those of the nearest
+pyproject.toml. Needs pygls, which the extra `lifehold[audit]` brings; fixes need libcst, and are
+not offered without it.
 """
 
 from __future__ import annotations
@@ -47,6 +48,12 @@ def served(version: str) -> LanguageServer:
     def changed(given: types.DidChangeTextDocumentParams) -> None:
         look(given.text_document.uri)
 
+    @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
+    def closed(given: types.DidCloseTextDocumentParams) -> None:
+        server.text_document_publish_diagnostics(
+            types.PublishDiagnosticsParams(given.text_document.uri, [])
+        )
+
     @server.feature(types.TEXT_DOCUMENT_CODE_ACTION)
     def actions(given: types.CodeActionParams) -> list[types.CodeAction]:
         document = server.workspace.get_text_document(given.text_document.uri)
@@ -68,7 +75,8 @@ def diagnostics(path: str, text: str) -> list[types.Diagnostic]:
         found = scan.of_text(path, text, chosen(path))
     except Exception:  # noqa: BLE001  an editor asks again with the next key
         return []
-    return [diagnostic(each, text.split("\n")) for each in found]
+    rows = text.split("\n")
+    return [diagnostic(each, rows) for each in found]
 
 
 def diagnostic(each: Finding, rows: list[str]) -> types.Diagnostic:

@@ -65,8 +65,10 @@ class Settings:
                 ignored |= codes
         return self.codes - ignored if ignored else self.codes
 
-    def excluded(self, path: Path) -> bool:
-        return any(matches(path, pattern, self.root) for pattern in self.exclude)
+    def excluded(self, folder: str, name: str) -> bool:
+        if not self.exclude:
+            return False
+        return any(matches(Path(folder, name), each, self.root) for each in self.exclude)
 
 
 def matches(path: Path, pattern: str, root: Path) -> bool:

@@ -7,6 +7,7 @@ one path. What cannot be parsed ends the row early and raises nothing.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -115,13 +116,21 @@ def tokens(text: str) -> list[Token]:
     found: list[Token] = []
     here: list[tuple[str, bool]] = []
     at, line, start = 0, 1, 0
-    size = len(text)
+    size, last = len(text), text.rfind("))")
     while at < size:
         char = text[at]
         if char in " \t\r":
             at += 1
         elif char == "\\" and text[at : at + 2] == "\\\n":
             at, line, start = at + 2, line + 1, at + 2
+        elif text.startswith("((", at) and at < last:
+            end = text.find("))", at)
+            inner = text[at + 2 : end]
+            for part in ("[[", inner, "]]"):  # a test of numbers
+                found.append(Token("word", plain(part), line, at - start, end + 2 - start))
+            if "\n" in inner:
+                line, start = line + inner.count("\n"), at + 2 + inner.rindex("\n") + 1
+            at = end + 2
         elif char == "#":
             at = text.find("\n", at) if text.find("\n", at) >= 0 else size
         elif char == "\n":
@@ -195,6 +204,19 @@ def word_end(text: str, at: int) -> int:
             return at
         at += 1
     return size
+
+
+def substitutions(word: str) -> list[str]:
+    """The texts between `$(` and `)` in a word, the outermost alone; arithmetic is none."""
+    found, at = [], word.find("$(")
+    while at >= 0:
+        end = word_end(word[at:], 0) + at
+        if not word.startswith("$((", at):
+            found.append(
+                word[at + 2 : end - 1] if word[end - 1 : end] == ")" else word[at + 2 : end]
+            )
+        at = word.find("$(", max(end, at + 2))
+    return found
 
 
 def plain(raw: str) -> str:
@@ -357,6 +379,8 @@ class Script:
         built.build()
         self.commands = built.commands
         self.groups = built.groups
+        if "$(" in text:
+            self._substitute(built)
         self.values: dict[str, list[str]] = {}
         self.traps: list[tuple[ShellCommand, list[ShellCommand], list[str]]] = []
         for command in self.commands:
@@ -364,6 +388,30 @@ class Script:
         for command in list(self.commands):
             if command.name == "trap" and len(command.given) >= 2:
                 self._trap(command)
+
+    def _substitute(self, built: Builder) -> None:
+        """Put the commands of each `$(...)` before the command that it stands in."""
+        found: list[ShellCommand] = []
+        for command in self.commands:
+            targets = [each.target for each in command.redirects]
+            for word in [*command.words, *targets]:
+                for body in substitutions(word) if command.name != "trap" else ():
+                    built.count += 1
+                    outer = (*command.around, Compound(built.count, "subst"))
+                    inner = Builder(tokens(body))
+                    inner.count = built.count
+                    inner.build()
+                    built.count = inner.count
+                    self.groups.update(inner.groups)
+                    for each in inner.commands:
+                        each.line, each.column, each.end = command.line, command.column, command.end
+                        each.around = (*outer, *each.around)
+                        each.within = each.within or command.within
+                    if inner.commands and not inner.commands[-1].next:
+                        inner.commands[-1].next = command.next  # who asks the one asks the other
+                    found += inner.commands
+            found.append(command)
+        self.commands = found
 
     def _assign(self, command: ShellCommand) -> None:
         if command.words[:1] in (["export"], ["readonly"], ["local"], ["declare"], ["typeset"]):
@@ -408,6 +456,32 @@ class Script:
         if words.PACKAGES.search(whole):
             return False
         return any(words.speaks_of_lock(each) for each in whole.split())
+
+    @functools.cached_property
+    def places(self) -> dict[ShellCommand, int]:
+        """Where in the row each command stands."""
+        return {command: place for place, command in enumerate(self.commands)}
+
+    @functools.cached_property
+    def within_numbers(self) -> dict[int, list[ShellCommand]]:
+        """The commands of each compound command, by its number."""
+        found: dict[int, list[ShellCommand]] = {}
+        for command in self.commands:
+            for each in command.around:
+                found.setdefault(each.number, []).append(command)
+        return found
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, list[ShellCommand]]:
+        found: dict[str, list[ShellCommand]] = {}
+        for command in self.commands:
+            found.setdefault(command.name, []).append(command)
+        return found
+
+    def behind(self, command: ShellCommand) -> ShellCommand | None:
+        """The next command of the row; a trap's commands stand in none."""
+        place = self.places.get(command, len(self.commands)) + 1
+        return self.commands[place] if place < len(self.commands) else None
 
     def all(self) -> list[ShellCommand]:
         """Every command, those of traps among them."""

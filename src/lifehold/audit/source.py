@@ -31,27 +31,38 @@ HINTS = (
     re.compile(rb"LOCK(?<![A-Z]LOCK)"),
     re.compile(rb"lock(?:file|_file|path|dir|_)"),
     re.compile(rb"pid_?(?:[fF]|[lL]ock|[pP]ath|exists)"),
+    re.compile(rb"[lL]ease(?<![A-Za-z]lease)(?<!Release)"),
     re.compile(rb"PID_?[FLP]"),
     re.compile(rb"Pid_?[FLP]"),
+    re.compile(rb"running(?:(?<=already running)|(?<=still running)|(?<=[_.]running))"),
 )
 PLAIN = tuple(
     hint.encode()
-    for hint in "Lock .lck .pid os.kill( utex setnx emaphore /proc/ flock lockf".split()
+    for hint in "Lock .lck .pid os.kill( utex setnx nx=True emaphore /proc flock lockf".split()
 )
 ACTS = tuple(
     act.encode()
     for act in (
-        "flock lockf msvcrt unlink os.remove rmtree rmdir O_EXCL O_CREAT .kill( pid_exists /proc/"
+        "flock lockf msvcrt unlink os.remove rmtree rmdir O_EXCL O_CREAT .kill( pid_exists /proc"
         " setnx nx= redis Redis cache.add( cache.set( advisory getpid put_item FileLock update_item"
-        " getmtime st_mtime kazoo lifehold 'x' \"x\" filelock fasteners portalocker acquire("
-        " InterProcessLock Process( .exists( .replace( os.rename"
+        " getmtime st_mtime kazoo lifehold filelock fasteners portalocker acquire("
+        " InterProcessLock Process( ProcessPool multiprocessing .exists( os.rename .execute("
     ).split()
 )
+# The same of texts that often mean something else: open(p, "x") and Path.replace(target).
+ACTS_CLOSELY = (
+    re.compile(rb"open\(.{0,200}?['\"]x[bt+]{0,2}['\"]", re.DOTALL),
+    re.compile(rb"mode\s*=\s*['\"]x[bt+]{0,2}['\"]"),
+    re.compile(rb"\.replace\((?:[^,()]|\([^()]*\))*\)"),
+)
 WORDS = tuple(
-    word.encode() for word in "lock Lock LOCK lck pid PID Pid utex setnx emaphore".split()
+    word.encode()
+    for word in (
+        "lock Lock LOCK lck pid PID Pid utex setnx nx=True emaphore lease Lease running"
+    ).split()
 )
 SHELL_WORDS = tuple(
-    word.encode() for word in "lock LOCK Lock lck pid PID Pid /proc/ volumes: rails".split()
+    word.encode() for word in "lock LOCK Lock lck pid PID Pid /proc/ volumes: rails running".split()
 )
 
 PYTHON_2 = (
@@ -80,7 +91,12 @@ def contents(path: str, most: int = -1) -> bytes:
 
 def may_hold_locks(data: bytes) -> bool:
     """Can a file of this content hold a finding at all? Asked in microseconds."""
-    return any(word in data for word in WORDS) and any(act in data for act in ACTS)
+    for word in WORDS:
+        if word in data:
+            break
+    else:
+        return False
+    return any(act in data for act in ACTS) or any(act.search(data) for act in ACTS_CLOSELY)
 
 
 def may_be_shell(data: bytes) -> bool:

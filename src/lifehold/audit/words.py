@@ -6,6 +6,7 @@ package tools (`poetry.lock`) are data and no locks.
 
 from __future__ import annotations
 
+import functools
 import re
 from itertools import pairwise
 from typing import NamedTuple
@@ -71,9 +72,10 @@ RELEASES = frozenset(
 BREAKS = frozenset("break force forced clear reset purge flush admin steal abort wipe".split())
 
 
-def pieces(text: str) -> list[str]:
+@functools.lru_cache(20_000)
+def pieces(text: str) -> tuple[str, ...]:
     """The words of a name or a text, lower case, in their order."""
-    return [word.lower() for word in PIECES.findall(text)]
+    return tuple([word.lower() for word in PIECES.findall(text)])
 
 
 def speaks_of_pid(text: str) -> bool:

@@ -166,7 +166,6 @@ def release(client, key, token):
         confidence="medium",
         default=True,
         check=redis.unowned_renewal,
-        about=frozenset("redis_expire".split()),
         title="a lease is renewed without asking whose it is",
         why="After a pause the key is another's. Renewing it keeps that lock alive and tells its"
         " former holder that all is well.",
@@ -547,9 +546,11 @@ import random, redis, time
 
 client = redis.Redis()
 
-def acquire(token):
-    pause = 0.01
+def acquire(token, wait):
+    pause, ends = 0.01, time.monotonic() + wait
     while not client.set("lock:report", token, nx=True, ex=30):
+        if time.monotonic() > ends:
+            raise TimeoutError("report")
         time.sleep(random.uniform(0, pause))
         pause = min(1.0, pause * 2)
 """,

@@ -135,10 +135,31 @@ def is_lock(judge: Judge, function: Function, event: Event) -> bool:
     return any(e.kind == "sleep" or e.facts.get("name") == "os.getpid" for e in whole)
 
 
+def is_flag(judge: Judge, act: Event) -> bool:
+    """A file that is looked for, made and removed, and for nothing else: it says that one works."""
+    if act.via is not None or act.facts.get("rename") or "a" in act.facts.get("mode", ""):
+        return False
+    same = judge.done_to(act.key)
+    kinds = {event.kind for event in same}
+    if kinds != {"exists", "write", "unlink"} or OWN_NAME.search(act.key):
+        return False
+    function = act.where
+    gone = [e for e in same if e.kind == "unlink" and e.where is function and e.line > act.line]
+    if not gone or gave_up(judge, function, act) is None:
+        return False
+    handed = (
+        given
+        for event in judge.own(function)
+        if event.kind in ("other", "call")
+        for given in [*event.facts["called"].args, *event.facts["called"].keywords.values()]
+    )
+    return not any(function.key(given) == act.key for given in handed)
+
+
 def check_then_create(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         whole = judge.whole(function)
-        acts = [e for e in whole if e.kind == "write" and e.lockish]
+        acts = [e for e in whole if e.kind == "write" and (e.lockish or is_flag(judge, e))]
         if not acts or judge.has_flock(whole) or words.breaks(function.name):
             continue
         if any(e.kind == "create" and e.lockish for e in whole):
@@ -149,7 +170,7 @@ def check_then_create(judge: Judge) -> Iterator[Hit]:
                 continue
             look = waits_out(judge, function, act) or gave_up(judge, function, act)
             look = look or looked_at(judge, function, act)
-            if look is None or not is_lock(judge, function, act):
+            if look is None or not (is_lock(judge, function, act) or is_flag(judge, act)):
                 continue
             if act.via is not None and look.via is act.via:
                 continue  # the finding is the helper's
@@ -263,6 +284,8 @@ def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event |
     for event in judge.whole(function):
         if not any(f.node is loop and f.part == "body" for f in event.frames):
             test = any(event.site is call for call in calls_in(loop.test))
+            if test and event.kind == "redis_lock" and event.lockish and denies(loop.test):
+                return event
             if not (test and event.kind == "exists" and event.lockish):
                 continue
             if not any(e.kind == "sleep" and loop in judge.loops(e) for e in judge.own(function)):
@@ -349,6 +372,7 @@ def unused_timeout(judge: Judge, function: Function) -> Iterator[Hit]:
 
 # --- /tmp ---------------------------------------------------------------------------------------
 
+OWN_NAME = re.compile(r"getpid|token_hex|uuid|NamedTemporaryFile|mkstemp|mkdtemp|unique")
 SHARED = re.compile(r"^/(tmp|var/tmp|dev/shm)(/|$)")
 
 

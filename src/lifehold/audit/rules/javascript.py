@@ -25,6 +25,9 @@ MINE = re.compile(
     r"\bpid\b|token|owner|nonce|uuid|\bid\b|held|acquired|locked|mine|fd\b|handle", re.IGNORECASE
 )
 FORCED = re.compile(r"force|admin|purge|reset", re.IGNORECASE)
+FALLEN = re.compile(
+    r"\w\s*=\s*false\b|\b\w*(dead|stale|gone)\w*\s*=\s*true\b", re.IGNORECASE
+)  # a flag that says: no process
 BEATS = re.compile(r"heartbeat|keepalive|utimes|setInterval|refresh|renew", re.IGNORECASE)
 
 
@@ -58,7 +61,7 @@ def test_then_make(source: Source) -> Iterator[Hit]:
                 ),
                 None,
             )
-            if looked is not None and looked.holder is act.holder:
+            if looked is not None and (looked.holder is act.holder or only_looks(looked.holder)):
                 yield at(
                     act,
                     f"`{shown(act)}` is looked for on line {looked.lineno} and made here: two"
@@ -68,6 +71,13 @@ def test_then_make(source: Source) -> Iterator[Hit]:
                 break
         else:
             yield from made_in_catch(source, act)
+            yield from made_in_chain(source, act)
+            yield from made_in_callback(source, act)
+
+
+def only_looks(scope: Scope) -> bool:
+    """A function that asks whether a file is there, and does nothing else."""
+    return bool(scope.name) and all(each.kind in ("exists", "stat") for each in scope.acts)
 
 
 def made_in_catch(source: Source, act: Act) -> Iterator[Hit]:
@@ -88,6 +98,43 @@ def made_in_catch(source: Source, act: Act) -> Iterator[Hit]:
                     (look, "looked for here"),
                 )
                 return
+
+
+def made_in_chain(source: Source, act: Act) -> Iterator[Hit]:
+    """`stat(lock).then(...).catch(() => write(lock))`: the same in a chain of promises."""
+    call = act.holder.node.parent
+    call = call.parent if call is not None and call.type == "arguments" else None
+    func = field_of(call, "function")
+    if text_of(field_of(func, "property")) not in ("catch", "then"):
+        return
+    chain = field_of(func, "object")
+    for look in source.acts:
+        if look.kind in ("exists", "stat") and look.key == act.key and inside_of(look, chain):
+            yield at(
+                act,
+                f"`{shown(act)}` is looked for on line {look.lineno} and made here: two"
+                " processes that look at the same moment both go on",
+                (look, "looked for here"),
+            )
+            return
+
+
+def made_in_callback(source: Source, act: Act) -> Iterator[Hit]:
+    """`access(lock, (error) => { ... writeFile(lock) })`."""
+    around = {each.id for each in above(act.node) if each.type == "call_expression"}
+    for look in source.acts:
+        if look.kind in ("exists", "stat") and look.key == act.key and look.node.id in around:
+            yield at(
+                act,
+                f"`{shown(act)}` is looked for on line {look.lineno} and made here: two"
+                " processes that look at the same moment both go on",
+                (look, "looked for here"),
+            )
+            return
+
+
+def inside_of(act: Act, node: Node | None) -> bool:
+    return node is not None and node.start_byte <= act.node.start_byte < node.end_byte
 
 
 def takes(source: Source, act: Act) -> bool:
@@ -159,7 +206,7 @@ def not_allowed_is_dead(source: Source) -> Iterator[Hit]:
         if (
             "EPERM" in text
             or "ESRCH" in text
-            or not re.search(r"return\s+(false|true)|unlink|rm", text)
+            or not (re.search(r"return\s+(false|true)|unlink|rm", text) or FALLEN.search(text))
         ):
             continue
         if re.search(r"return\s+true", text) and not re.search(r"unlink|rm", text):
@@ -194,9 +241,10 @@ def judged(source: Source, act: Act) -> tuple[str, Act | None]:
             if h is not None
         )
         orders = re.search(r"[<>]", whole) is not None
+        read = next((e for e in behind if e.kind == "read" and e.key == act.key), None)
         if (
             orders
-            and AGED.search(whole)
+            and (read is not None or AGED.search(whole))
             and re.search(r"Date\.now|new Date|getTime|hrtime", whole + every(source, test))
         ):
             return "age", stat or next((e for e in behind if e.kind == "read"), None)
@@ -257,7 +305,9 @@ def unowned_release(source: Source) -> Iterator[Hit]:
     yield from removed_in_finally(source)
     broken = {act.key for act, _how, _look in breaks(source)}
     for act in source.acts:
-        if act.kind != "unlink" or not act.lockish or act.key not in broken:
+        if act.kind != "unlink" or not act.lockish:
+            continue
+        if act.key not in broken and not of_method(source, act):
             continue
         if not words.releases(act.holder.name) or judged(source, act)[0]:
             continue
@@ -271,6 +321,14 @@ def unowned_release(source: Source) -> Iterator[Hit]:
             f"`{shown(act)}` is removed without asking whose it is: after a takeover it is the lock"
             " of another process",
         )
+
+
+def of_method(source: Source, act: Act) -> bool:
+    """Does `release()` of a class remove what `acquire()` of it may have been refused?"""
+    made = [e for e in source.unit(act.holder) if e.kind == "create" and e.key == act.key]
+    return bool(act.holder.group) and any(
+        e.holder is not act.holder and words.acquires(e.holder.name) for e in made
+    )
 
 
 def removed_in_finally(source: Source) -> Iterator[Hit]:
@@ -331,9 +389,16 @@ def inside(act: Act, other: Act) -> bool:
 # --- keys in a store ----------------------------------------------------------------------------
 
 
+def given_back(source: Source, act: Act) -> bool:
+    """Is the key taken with NX by what acquires, and dropped by what releases?"""
+    taken = (e for e in source.acts if e.kind in ("setnx", "take") and e.key == act.key)
+    return words.releases(act.holder.name) and any(words.acquires(e.holder.name) for e in taken)
+
+
 def of_key(source: Source, act: Act) -> bool:
     return (
         act.lockish
+        or given_back(source, act)
         or words.speaks_of_lock(act.holder.name)
         or words.speaks_of_lock(act.holder.group)
     )

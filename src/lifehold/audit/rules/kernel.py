@@ -252,9 +252,10 @@ def forgotten(judge: Judge, function: Function, name: str, event: Event) -> bool
     """Does the handle die with this function, although the function is to acquire?"""
     if function.name == "" or function.manages_context or not function.name:
         return False
-    if not (words.acquires(function.name) and judge_lock_name(function)):
-        return False
     value = function.only_value(name)
+    if not (words.acquires(function.name) and judge_lock_name(function)):
+        if not (isinstance(value, ast.Call) and ends_with_lock(judge, function, value, event)):
+            return False
     if not (isinstance(value, ast.Call) and judge.module.dotted(value.func) in ("open", "io.open")):
         return False
     if any(
@@ -291,6 +292,14 @@ def forgotten(judge: Judge, function: Function, name: str, event: Event) -> bool
                 if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node)):
                     return False
     return True
+
+
+def ends_with_lock(judge: Judge, function: Function, opened: ast.Call, lock: Event) -> bool:
+    """Is a lock file locked, and nothing done under it before the function returns?"""
+    if not opened.args or not function.lockish(opened.args[0]):
+        return False
+    later = (e for e in judge.own(function) if e.line > lock.line)
+    return all(any(f.part == "handler" for f in e.frames) for e in later)
 
 
 def judge_lock_name(function: Function) -> bool:
@@ -461,9 +470,7 @@ def put(judge: Judge, function: Function, call: Event, helper: Function, key: st
 def for_threads_only(judge: Judge) -> Iterator[Hit]:
     """LH120."""
     module = judge.module
-    if "Process" not in module.text or (
-        "multiprocessing" not in module.lower and ("ProcessPool" not in module.text)
-    ):
+    if "multiprocessing" not in module.lower and "ProcessPool" not in module.text:
         return
     locks = {
         name: value
@@ -479,6 +486,8 @@ def for_threads_only(judge: Judge) -> Iterator[Hit]:
                 continue
             worker = event.facts.get("helper")
             if worker is None or not module.dotted(called.node.func).endswith("Process"):
+                worker = handed_to_pool(judge, function, called.node)
+            if worker is None:
                 continue
             for stmt, _frames in worker.walked:
                 used = [i for i in getattr(stmt, "items", []) if text_of(i.context_expr) in locks]
@@ -492,6 +501,22 @@ def for_threads_only(judge: Judge) -> Iterator[Hit]:
                         (there(event, "a process is started here"),),
                     )
                     return
+
+
+POOLS = ("ProcessPoolExecutor", "multiprocessing.Pool", "multiprocessing.pool.Pool")
+HANDED = frozenset("submit map starmap imap imap_unordered apply apply_async map_async".split())
+
+
+def handed_to_pool(judge: Judge, function: Function, node: ast.Call) -> Function | None:
+    """The function of this module that a pool of processes is to run."""
+    if not (isinstance(node.func, ast.Attribute) and node.func.attr in HANDED and node.args):
+        return None
+    owner = node.func.value
+    made = function.values(owner.id) if isinstance(owner, ast.Name) else [owner]
+    pools = (judge.module.dotted(v.func) for v in made if isinstance(v, ast.Call))
+    if not any(name.endswith(POOLS) for name in pools):
+        return None
+    return judge.module.functions.get(text_of(node.args[0]))
 
 
 def on_network(judge: Judge) -> Iterator[Hit]:

@@ -25,7 +25,12 @@ WRITES = re.compile(r"^\s*(UPDATE|INSERT|DELETE|REPLACE|MERGE)\b", re.IGNORECASE
 
 def unconditional_write(judge: Judge) -> Iterator[Hit]:
     """LH208."""
-    if "dynamo" not in judge.module.lower and "boto3" not in judge.module.lower:
+    yield from unconditional_row(judge)
+    yield from unconditional_document(judge)
+    yield from unowned_row(judge)
+    lower = judge.module.lower
+    shaped = "key={" in lower and ("put_item(" in lower or "update_item(" in lower)
+    if not ("dynamo" in lower or "boto3" in lower or shaped):
         return
     for function in judge.functions:
         for event in judge.own(function):
@@ -49,6 +54,116 @@ def unconditional_write(judge: Judge) -> Iterator[Hit]:
             )
 
 
+CLAIMS_ROW = re.compile(
+    r"\s*UPDATE\s+[\w.\"`]*(?:lock|lease|leader|mutex)[\w\"`]*\s+SET\s(?P<set>.*?)"
+    r"\bWHERE\b(?P<where>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+TAKEN = re.compile(
+    r"\b\w*(own|hold|locked|taken|acquired|token|leader|worker|instance|by|pid|host)\w*\s*=",
+    re.IGNORECASE,
+)
+CONDITION = re.compile(
+    r"\bNULL\b|<|>|own|hold|locked|taken|acquired|token|worker|nonce|version|expir|until|state"
+    r"|status|\bfree\b|avail|EXISTS|RETURNING",
+    re.IGNORECASE,
+)
+ONE_BY_ONE = re.compile(
+    r"for\s+update|advisory|begin\s+(immediate|exclusive)|lock\s+table|serializable|with_for_update"
+    r"|get_lock|updlock",
+    re.IGNORECASE,
+)
+
+
+def unconditional_row(judge: Judge) -> Iterator[Hit]:
+    """`UPDATE locks SET owner = ? WHERE name = ?`: whoever holds it, the row is taken."""
+    if "update" not in judge.module.lower or ONE_BY_ONE.search(judge.module.text):
+        return
+    for function in judge.functions:
+        if words.releases(function.name) or words.breaks(function.name):
+            continue
+        for event in judge.own(function):
+            called = event.facts.get("called")
+            if called is None or not called.args or not isinstance(called.func, ast.Attribute):
+                continue
+            if called.func.attr not in ASKS_SQL:
+                continue
+            row = next(filter(None, map(CLAIMS_ROW.match, function.texts(called.args[0]))), None)
+            if row is None or not TAKEN.search(row["set"]) or CONDITION.search(row["where"]):
+                continue
+            if re.search(r"=\s*NULL", row["set"], re.IGNORECASE):
+                continue  # it is given back
+            yield at(
+                event,
+                "this UPDATE takes the row of the lock without a condition on who holds it: two"
+                " that read it free at the same moment both take it",
+            )
+            break
+
+
+def unconditional_document(judge: Judge) -> Iterator[Hit]:
+    """`if locks.find_one(...): return`, and then `locks.update_one({"_id": name}, ...)`."""
+    if "find_one(" not in judge.module.text:
+        return
+    for function in judge.functions:
+        if words.releases(function.name) or words.breaks(function.name):
+            continue
+        own = [e for e in judge.own(function) if isinstance(e.facts["called"].func, ast.Attribute)]
+        asked = {text_of(e.facts["called"].func.value): e for e in own
+                 if e.facts["called"].func.attr == "find_one"}  # fmt: off
+        for event in own:
+            called = event.facts["called"]
+            if called.func.attr not in ("update_one", "replace_one", "find_one_and_update"):
+                continue
+            place = text_of(called.func.value)
+            if place not in asked or not called.args or not isinstance(called.args[0], ast.Dict):
+                continue
+            if not words.speaks_of_lock(place) and not words.speaks_of_lock(function.name):
+                continue
+            names = [str(getattr(key, "value", "owner")) for key in called.args[0].keys]
+            if any(map(CONDITION.search, names)) or "$or" in names:
+                continue
+            yield at(
+                event,
+                f"`{place}` is read on line {asked[place].line} and written here without a"
+                " condition on who holds it: two that read it free at the same moment both take it",
+                there(asked[place], "read here"),
+            )
+            break
+
+
+GIVES_ROW = re.compile(
+    r"\s*DELETE\s+FROM\s+[\w.\"`]*(?:lock|lease|leader|mutex)[\w\"`]*\s+WHERE\b(?P<where>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def unowned_row(judge: Judge) -> Iterator[Hit]:
+    """`DELETE FROM locks WHERE name = ?` where a lease can run out: it may be another's by now."""
+    if not re.search(r"delete\s+from", judge.module.lower) or not ENDS_AT.search(judge.module.text):
+        return
+    for function in judge.functions:
+        if not set(words.pieces(function.name)) & {"release", "unlock", "exit", "aexit"}:
+            continue
+        for event in judge.own(function):
+            called = event.facts["called"]
+            if not called.args or not isinstance(called.func, ast.Attribute):
+                continue
+            if called.func.attr not in ASKS_SQL:
+                continue
+            row = next(filter(None, map(GIVES_ROW.match, function.texts(called.args[0]))), None)
+            if row and not WHOSE.search(row["where"]):
+                yield at(
+                    event,
+                    "this deletes the row of the lock without asking whose it is: when the lease"
+                    " ran out before, it is the row of the next holder",
+                )
+                break
+
+
+ASKS_SQL = ("execute", "fetchval", "fetchrow", "fetchone", "fetch", "exec_driver_sql")
+
+
 def table_of_locks(function: Function, call: ast.Call) -> bool:
     return any(words.speaks_of_lock(text) for text in function.texts(call) if len(text) < 60)
 
@@ -61,7 +176,10 @@ def two_keys(judge: Judge) -> Iterator[Hit]:
     for members in groups.values():
         own = [event for function in members for event in judge.own(function)]
         taken = {e.key: e for e in own if e.kind == "redis_lock" and e.lockish}
-        given = {e.key: e for e in own if e.kind == "redis_delete" and e.lockish}
+        deleted = {e.key: e for e in own if e.kind == "redis_delete"}
+        given = {key: e for key, e in deleted.items() if e.lockish}
+        if len(taken) == 1 and len(deleted) == 1 and not given:
+            given = {key: e for key, e in deleted.items() if spelled_alike(key, *taken)}
         if len(taken) != 1 or len(given) != 1:
             continue
         (one, taker), (other, giver) = taken.popitem(), given.popitem()
@@ -72,6 +190,12 @@ def two_keys(judge: Judge) -> Iterator[Hit]:
                 f" `{shown(other)}`: it stays taken",
                 there(taker, "taken here"),
             )
+
+
+def spelled_alike(one: str, other: str) -> bool:
+    """The same letters, and not the same signs between them."""
+    plain = [re.sub(r"[^a-z]", "", re.sub(r"\{[^}]*\}", "", each.lower())) for each in (one, other)]
+    return plain[0] == plain[1] and len(plain[0]) > 5
 
 
 def literal(event: Event, key: str) -> bool:
@@ -326,6 +450,7 @@ BY_CLIENT = re.compile(
     r"\w*(expir|lease|until|deadline|ttl|timeout)\w*\s*<=?\s*(:\w+|%s|\?|%\(\w+\)s|\$\d)",
     re.IGNORECASE,
 )
+LEASES = re.compile(r"\b(UPDATE|INTO|FROM)\s+\S*(lease|leader|mutex)", re.IGNORECASE)
 IDEMPOTENT = re.compile(r"idempot|dedup", re.IGNORECASE)
 DONE = re.compile(r"^(completed?|done|succeeded|success|finished|processed)$", re.IGNORECASE)
 PAUSES = re.compile(
@@ -354,7 +479,9 @@ def by_client_clock(judge: Judge) -> Iterator[Hit]:
                 r"\b(UPDATE|INSERT|DELETE)\b", text, re.IGNORECASE
             ):
                 continue
-            if not found or not (words.speaks_of_lock(text) or judge.named_lock(function)):
+            if not found or not (
+                words.speaks_of_lock(text) or LEASES.search(text) or judge.named_lock(function)
+            ):
                 continue
             if not takes_time(function, called.node):
                 continue
@@ -363,6 +490,41 @@ def by_client_clock(judge: Judge) -> Iterator[Hit]:
                 f"`{found[0]}` compares with the clock of this host: two clocks differ and step, so"
                 " a live holder is robbed",
             )
+
+
+RENEWS_ROW = re.compile(
+    r"\s*UPDATE\s+\S*(?:lock|lease|leader)\S*\s+SET\s(?P<set>.*?)\bWHERE\b(?P<where>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+ENDS_AT = re.compile(r"expir|until|deadline|heartbeat|renewed|lease|last_seen|alive", re.IGNORECASE)
+WHOSE = re.compile(
+    r"own|hold|token|nonce|worker|by\b|node|host|instance|session|version|uuid|client|fence|pid"
+    r"|leader|rvn|secret|expir|until",
+    re.IGNORECASE,
+)
+
+
+def renewed_for_anyone(judge: Judge, renews: frozenset[str]) -> Iterator[Hit]:
+    """`UPDATE leases SET expires_at = ... WHERE name = ?`: whoever holds it, it is prolonged."""
+    if "update" not in judge.module.lower:
+        return
+    for function in judge.functions:
+        if not set(words.pieces(function.name)) & renews:
+            continue
+        for event in judge.own(function):
+            called = event.facts.get("called")
+            if called is None or not called.args or not isinstance(called.func, ast.Attribute):
+                continue
+            if called.func.attr not in ("execute", "fetchval", "fetchrow"):
+                continue
+            row = next(filter(None, map(RENEWS_ROW.match, function.texts(called.args[0]))), None)
+            if row and ENDS_AT.search(row["set"]) and not WHOSE.search(row["where"]):
+                yield at(
+                    event,
+                    "this renews the row without asking whose it is: after a lost lease it keeps"
+                    " the lock of another holder alive, and this one goes on working",
+                )
+                break
 
 
 def takes_time(function: Function, call: ast.Call) -> bool:
@@ -382,6 +544,9 @@ def no_pause(judge: Judge) -> Iterator[Hit]:
                 continue
             loops = judge.loops(event)
             loop = loops[-1] if loops else None
+            stmt = event.facts.get("statement")
+            if isinstance(stmt, ast.While) and event.kind == "redis_lock":
+                loop = stmt  # `while not set(..., nx=True): pass`
             if loop is None or paused(judge, function, loop) or bounded(judge, event, loop):
                 continue
             yield at(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from typing import TYPE_CHECKING
 
@@ -10,16 +11,17 @@ from .. import words
 from ..judge import CLOCK
 from ..model import nodes, text_of
 from ..rule import Hit, at, there
-from .leases import by_client_clock
+from .create import denies
+from .leases import by_client_clock, renewed_for_anyone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..events import Event
     from ..judge import Judge
-    from ..model import Function
+    from ..model import Function, Module
 
-TAKES = frozenset("acquire aquire lock locked claim obtain take grab hold".split())
+TAKES = frozenset("acquire aquire lock locked claim obtain take grab hold enter aenter".split())
 RENEWS = frozenset("renew extend refresh heartbeat prolong touch keep keepalive alive".split())
 SCRIPTED = re.compile(r"redis\.call|redis\.pcall", re.IGNORECASE)
 
@@ -39,6 +41,8 @@ def is_key(judge: Judge, event: Event, locked: dict[str, Event]) -> bool:
     if event.lockish:
         return True
     made = locked.get(event.key)
+    if made is not None and made.where is event.where and judge.in_finally(event):
+        return True  # taken with NX, given back however the work ends: no other thing is used so
     if made is not None and not made.key.startswith("⟨"):
         if set(words.pieces(made.where.name)) & TAKES:
             return True
@@ -106,9 +110,14 @@ def called_of_redis(event: Event) -> bool:
     return bool(re.search(r"redis|client|conn|cache|^r\.|rdb", client))
 
 
+@functools.lru_cache(4)
+def _scripts(module: Module) -> bool:
+    return SCRIPTED.search(module.text) is not None
+
+
 def scripted(judge: Judge, function: Function) -> bool:
     """Does this function speak to the server in Lua?"""
-    if not SCRIPTED.search(judge.module.text):
+    if not _scripts(judge.module):
         return False
     texts = [n for s in function.body for n in nodes(s) if isinstance(n, ast.Constant)]
     return any(isinstance(n.value, str) and SCRIPTED.search(n.value) for n in texts)
@@ -123,12 +132,17 @@ def compares_owner(judge: Judge, event: Event) -> Event | None:
     ]
     for get in gets:
         for _frame, test in judge.tests(event):
-            if judge.rests_on(event.where, test, get) and compares(test):
+            if judge.rests_on(event.where, test, get) and compared_by(get, test):
                 return get
     return None
 
 
-def compares(test: ast.expr) -> bool:
+def compared_by(get: Event, test: ast.expr) -> bool:
+    """Is the answer compared in the test, or in the helper that got it?"""
+    return compares(test) or (get.via is not None and any(map(compares, get.via.body)))
+
+
+def compares(test: ast.AST) -> bool:
     """Is something compared with something that is no constant?"""
     for node in nodes(test):
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
@@ -235,15 +249,21 @@ def owner_like(function: Function) -> bool:
 
 def unowned_renewal(judge: Judge) -> Iterator[Hit]:
     """LH205."""
+    yield from renewed_for_anyone(judge, RENEWS)
+    if "redis_expire" not in judge.kinds:
+        return
     locked = locked_keys(judge)
     for function in judge.functions:
         own = judge.own(function)
         if any(e.kind == "redis_lock" for e in own) or scripted(judge, function):
             continue
-        if not set(words.pieces(function.name)) & RENEWS:
+        owner = function.within.name if function.within else ""
+        if not set(words.pieces(f"{owner} {function.name}")) & RENEWS:
             continue
         for event in own:
-            if event.kind != "redis_expire" or not is_key(judge, event, locked):
+            if event.kind != "redis_expire" or not (
+                is_key(judge, event, locked) or made_for_lock(judge, event)
+            ):
                 continue
             if compares_owner(judge, event):
                 continue
@@ -253,6 +273,25 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
                 " keeps the lock of another holder alive, and this one goes on working",
             )
             break
+
+
+def made_for_lock(judge: Judge, event: Event) -> bool:
+    """`self.key`, where the module makes an object of this class with the key of a lock."""
+    group = event.where.within
+    made = group.methods.get("__init__") if group is not None else None
+    if group is None or made is None or not text_of(event.expr).startswith("self."):
+        return False
+    kept = group.attributes.get(text_of(event.expr)[5:], [])
+    names = {text_of(value) for value, where in kept if where is made}
+    for maker in judge.functions:
+        for other in judge.own(maker):
+            called = other.facts.get("called")
+            if called is None or text_of(called.func) != group.name:
+                continue
+            bound = dict(zip(made.parameters[1:], called.args, strict=False)) | called.keywords
+            if any(maker.lockish(given) for name, given in bound.items() if name in names):
+                return True
+    return False
 
 
 def client_clock(judge: Judge) -> Iterator[Hit]:
@@ -295,8 +334,9 @@ def get_then_set(judge: Judge) -> Iterator[Hit]:
     """LH207."""
     for function in judge.functions:
         own = judge.own(function)
-        if words.releases(function.name) or set(words.pieces(function.name)) & RENEWS:
+        if words.releases(function.name):
             continue
+        renews = bool(set(words.pieces(function.name)) & RENEWS)
         for event in own:
             if event.kind != "redis_set" or not event.lockish:
                 continue
@@ -310,6 +350,8 @@ def get_then_set(judge: Judge) -> Iterator[Hit]:
             look = next((e for e in looks if led(judge, function, e, event)), None)
             if look is None or compares_owner_positive(judge, event):
                 continue
+            if renews and not on_absence(judge, function, look, event):
+                continue
             yield at(
                 event,
                 f"`{event.name}` is read on line {look.line} and set here without NX: two clients"
@@ -321,6 +363,14 @@ def get_then_set(judge: Judge) -> Iterator[Hit]:
 
 def led(judge: Judge, function: Function, look: Event, act: Event) -> bool:
     return any(judge.rests_on(function, test, look) for _f, test in judge.tests(act))
+
+
+def on_absence(judge: Judge, function: Function, look: Event, act: Event) -> bool:
+    """Is it set because nothing was there? A renewal sets what is there."""
+    for frame, test in judge.tests(act):
+        if judge.rests_on(function, test, look) and not compares(test):
+            return denies(test) != (frame.part == "else")
+    return False
 
 
 def compares_owner_positive(judge: Judge, event: Event) -> bool:

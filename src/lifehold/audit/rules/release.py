@@ -11,7 +11,8 @@ from ..events import compares_inode
 from ..judge import calls_of, is_constant, names_of, returned
 from ..model import calls_in, leaves, nodes, text_of
 from ..rule import Hit, at, there
-from .stale import judgement
+from .create import OWN_NAME
+from .stale import judgement, suppressed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ..judge import Judge
     from ..model import Frame, Function
 
-OWN_NAME = re.compile(r"getpid|token_hex|uuid|NamedTemporaryFile|mkstemp|mkdtemp|unique")
 STRICT = frozenset("release unlock exit cleanup free teardown del stop".split())
 CALM = frozenset("info debug warning error exception log print critical write".split())
 
@@ -31,8 +31,8 @@ def removes_flocked(judge: Judge) -> Iterator[Hit]:
         return
     for function in judge.functions:
         flocked = judge.flocked(function)
-        for event in judge.own(function):
-            if event.kind == "write" and event.facts.get("rename"):
+        for event in judge.whole(function) if flocked else ():
+            if event.via is not None and not told_of_caller(judge, event):
                 continue
             if event.kind != "unlink" or event.key not in flocked:
                 continue
@@ -50,6 +50,15 @@ def removes_flocked(judge: Judge) -> Iterator[Hit]:
                 there(lock, "locked here"),
             )
             break
+
+
+def told_of_caller(judge: Judge, event: Event) -> bool:
+    """A removal in a helper that knows nothing of locks belongs to who calls it."""
+    inner = event.facts["inside"]
+    helper = event.via
+    if helper is None or inner.via is not None or inner.lockish or judge.named_lock(helper):
+        return False
+    return not judge.has_flock(judge.own(helper)) and not words.speaks_of_lock(inner.key)
 
 
 def before_lock(judge: Judge, function: Function, act: Event) -> bool:
@@ -328,7 +337,11 @@ def dies_with_frame(function: Function, lock: Event) -> bool:
     handle = lock.facts.get("handle_expr")
     if isinstance(handle, ast.Call) and isinstance(handle.func, ast.Attribute):
         handle = handle.func.value
-    return isinstance(handle, ast.Name) and handle.id in function.assigned
+    if not (isinstance(handle, ast.Name) and handle.id in function.assigned):
+        return False
+    value = function.only_value(handle.id)
+    number = isinstance(value, ast.Call) and function.module.dotted(value.func) == "os.open"
+    return not number  # a number is closed by nobody
 
 
 def yield_outside_try(judge: Judge, function: Function) -> Iterator[Hit]:
@@ -586,6 +599,17 @@ def goes_on_without(judge: Judge, function: Function) -> Iterator[Hit]:
             continue
         if judge.loops(event):
             continue
+        shrugged = suppressed(judge, event, REFUSED)
+        stmt = event.facts.get("statement")
+        if shrugged and shrugged.body[-1] is stmt and runs_behind(function, shrugged):
+            yield Hit(
+                function,
+                event.site,
+                f"a refusal is suppressed on line {shrugged.lineno}, and the work goes on without"
+                " the lock",
+                (there(event, "refused here"),),
+            )
+            return
         for handler in judge.handled_by(event):
             kinds = names_of(handler)
             if not kinds & {"OSError", "IOError", "BlockingIOError", "Exception", "BaseException"}:
@@ -599,6 +623,15 @@ def goes_on_without(judge: Judge, function: Function) -> Iterator[Hit]:
                     (there(event, "refused here"),),
                 )
                 return
+
+
+REFUSED = frozenset("OSError IOError BlockingIOError Exception BaseException".split())
+
+
+def runs_behind(function: Function, block: ast.stmt) -> bool:
+    """Does anything run behind this statement?"""
+    end = block.end_lineno or 0
+    return any(s.lineno > end and not leaves([s]) and calls_in(s) for s, _ in function.walked)
 
 
 def only_logs(body: list[ast.stmt]) -> bool:

@@ -24,7 +24,7 @@ ASKS = re.compile(
 LOOKS_CLOSER = re.compile(
     r"/cmdline|comm=|args=|\bcmd=|lstart|-o comm|-o args|/comm\b|/exe\b|starttime"
 )
-DELETES = re.compile(r"-delete\b|-exec(dir)?\s+rm\b|\brm\b")
+DELETES = re.compile(r"-delete\b|\b(rm|rmdir|unlink)\b")
 ENDS = frozenset("EXIT 0 INT TERM HUP 2 15 1 QUIT ERR".split())
 
 
@@ -74,8 +74,8 @@ def made_alone(script: Script, command: ShellCommand) -> str:
 
 
 def noclobber(script: Script, command: ShellCommand) -> bool:
-    for each in script.commands:
-        if each.line > command.line or each.name != "set":
+    for each in script.by_name.get("set", ()):
+        if each.line > command.line:
             continue
         on = "-C" in each.given or "noclobber" in each.given
         if (
@@ -136,15 +136,14 @@ def errexit(script: Script) -> bool:
 
 def group_behind(script: Script, command: ShellCommand) -> list[ShellCommand]:
     """What runs by the result of a command: `cmd && this`, or the blocks of its `if`."""
-    place = script.commands.index(command)
-    behind = script.commands[place + 1 :]
-    chained = command.next in ("&&", "||") and behind and behind[0].joined == command.next
-    if chained:
-        first = behind[0]
+    first = script.behind(command)
+    if first is not None and command.next in ("&&", "||") and first.joined == command.next:
         new = first.around[len(command.around) :]
         if not new:
             return [first]
-        return [c for c in behind if new[0] in c.around]
+        inside = script.within_numbers.get(new[0].number, [])
+        place = script.places[first]
+        return [c for c in inside if new[0] in c.around and script.places[c] >= place]
     return block_behind(script, command)
 
 
@@ -154,7 +153,7 @@ def block_behind(script: Script, command: ShellCommand) -> list[ShellCommand]:
     if around is not None and around.part == "test":
         return [
             c
-            for c in script.commands
+            for c in script.within_numbers.get(around.number, [])
             if any(a.number == around.number and a.part != "test" for a in c.around)
         ]
     return []
@@ -172,20 +171,41 @@ def leads(script: Script, test: ShellCommand, act: ShellCommand) -> bool:
     return waits or any(c.leaves for c in behind)
 
 
+def flags(script: Script) -> set[str]:
+    """The files that are tested, made and removed, and nothing else: they say that a run works."""
+    makes: set[str] = set()
+    removes: set[str] = set()
+    handed: set[str] = set()
+    for command in script.all():
+        path, gone = made(command), removed(script, command)
+        makes |= {script.key(path)} if path else set()
+        removes |= set(gone)
+        if not (path or gone or command.name in TEST or command.name == "trap"):
+            handed |= {script.key(each) for each in command.given}
+            handed |= {script.key(each.target) for each in command.redirects}
+    return makes & removes - handed
+
+
 # --- the rules ----------------------------------------------------------------------------------
 
 
 def test_then_make(script: Script) -> Iterator[Hit]:
     """LH301."""
-    locked = flocked(script)
+    locked, flagged = flocked(script), flags(script)
+    makers: dict[str, list[ShellCommand]] = {}
+    for each in script.commands:
+        if path := made(each):
+            makers.setdefault(script.key(path), []).append(each)
     for test in script.commands:
         for word in looked_for(test):
             key = script.key(word)
-            if not script.lockish(word) or key in locked:
+            if key in locked or not (script.lockish(word) or key in flagged):
                 continue
-            for act in script.commands:
+            if not script.lockish(word) and not any(c.leaves for c in group_behind(script, test)):
+                continue
+            for act in makers.get(key, ()):
                 path = made(act)
-                if act.line < test.line or not path or script.key(path) != key:
+                if act.line < test.line:
                     continue
                 if noclobber(script, act) or not leads(script, test, act):
                     continue
@@ -203,36 +223,44 @@ def held_by_presence(script: Script) -> Iterator[tuple[ShellCommand, str]]:
     found: set[str] = set()
     locked = flocked(script)
     strict = errexit(script)
+    testers: dict[str, list[ShellCommand]] = {}
+    for test in script.commands:
+        for word in looked_for(test):
+            testers.setdefault(script.key(word), []).append(test)
     for command in script.commands:
         path = made_alone(script, command)
+        if not script.lockish(path or made(command)):
+            continue
         checked = (
             strict or command.next in ("&&", "||") or any(a.part == "test" for a in command.around)
         )
         if not (path and checked):
-            path = made(command) if any(made_by_test(script, command)) else ""
+            path = made(command)
+            tests = testers.get(script.key(path), ()) if path else ()
+            early = (test for test in tests if test.line <= command.line)
+            path = path if any(leads(script, test, command) for test in early) else ""
         key = script.key(path) if path else ""
         if key and key not in found and script.lockish(path) and key not in locked:
             found.add(key)
             yield command, key
 
 
-def made_by_test(script: Script, act: ShellCommand) -> Iterator[ShellCommand]:
-    key = script.key(made(act)) if made(act) else ""
-    for test in script.commands:
-        if key and test.line <= act.line and key in map(script.key, looked_for(test)):
-            if leads(script, test, act):
-                yield test
+Removers = dict[str, tuple[list[ShellCommand], list[ShellCommand]]]
 
 
-def cleared_by(script: Script, key: str) -> tuple[list[ShellCommand], list[ShellCommand]]:
-    """Who removes the lock: plain commands, and those that a trap runs."""
-    trapped = [c for _t, inner, _s in script.traps for c in inner if key in removed(script, c)]
-    plain = [
-        c
-        for c in script.commands
-        if key in removed(script, c) and c not in trapped and not c.trapped
-    ]
-    return plain, trapped
+def removers(script: Script) -> Removers:
+    """Who removes each path: plain commands, and those that a trap runs."""
+    found: Removers = {}
+    inner = [c for _t, inner, _s in script.traps for c in inner]
+    trapped = set(inner)
+    for command in [*inner, *script.commands]:
+        for key in set(removed(script, command)):
+            plain, late = found.setdefault(key, ([], []))
+            if command in trapped:
+                late += [command] if command not in late[-1:] else []
+            elif not command.trapped:
+                plain.append(command)
+    return found
 
 
 def asks_for_life(script: Script) -> bool:
@@ -243,8 +271,9 @@ def no_cleanup(script: Script) -> Iterator[Hit]:
     """LH302."""
     if asks_for_life(script):
         return
+    known = removers(script)
     for command, key in held_by_presence(script):
-        plain, trapped = cleared_by(script, key)
+        plain, trapped = known.get(key, ([], []))
         if plain and not trapped:
             yield spot(
                 command,
@@ -258,8 +287,9 @@ def only_trap(script: Script) -> Iterator[Hit]:
     """LH304."""
     if asks_for_life(script):
         return
+    known = removers(script)
     for command, key in held_by_presence(script):
-        _plain, trapped = cleared_by(script, key)
+        _plain, trapped = known.get(key, ([], []))
         if trapped:
             yield spot(
                 command,
@@ -278,7 +308,7 @@ def number_alone(script: Script) -> Iterator[Hit]:
         word = asked_number(command)
         if not word or word in told:
             continue
-        source = read_from(script, word)
+        source = word if command.name in ("pgrep", "pkill") else read_from(script, word)
         if source and script.lockish(source):
             told.add(word)
             yield spot(
@@ -296,6 +326,10 @@ def asked_number(command: ShellCommand) -> str:
     if command.name == "ps":
         match = re.search(r"-\w*p\s*(\$\w+|\$\(.*\)|`.*`)", " ".join(command.given))
         return match[1] if match else ""
+    if command.name == "pgrep" or (command.name == "pkill" and "-0" in command.given):
+        files = [b for a, b in pairwise(command.given) if a in ("-F", "--pidfile")]
+        asked = [each for each in command.operands if each not in files]
+        return files[0] if files and not asked else ""
     for each in looked_for(command):
         match = re.fullmatch(r"/proc/(\$\w+|\$\([^/]*\)|`[^/]*`|\$\(.*\))(/\w+)?", each)
         if match:
@@ -382,7 +416,10 @@ def flock_unasked(script: Script) -> Iterator[Hit]:
     """LH307."""
     strict = errexit(script)
     for command in script.commands:
-        if command.name != "flock" or command.negated or strict:
+        if command.name != "flock" or command.negated:
+            continue
+        silenced = shrugged_off(script, command)
+        if strict and not silenced:
             continue
         bounded = any(
             re.fullmatch(r"-\w*[nw]\w*|--nb|--nonblock|--timeout.*|--wait.*", g)
@@ -392,15 +429,26 @@ def flock_unasked(script: Script) -> Iterator[Hit]:
         descriptor = word.isdigit() or re.fullmatch(r"\$\{?\w*(fd|FD|Fd)\w*\}?", word)
         if not bounded or not descriptor or command.given[-1] != word:
             continue
-        if command.next in ("&&", "||") or any(a.part == "test" for a in command.around[-1:]):
+        if not silenced and command.next in ("&&", "||"):
             continue
-        if asked_after(script, command):
+        if any(a.part == "test" for a in command.around[-1:]):
+            continue
+        if not silenced and asked_after(script, command):
             continue
         yield spot(
             command,
             "this flock may be refused, and nobody asks its exit status: the script goes on without"
             " the lock",
         )
+
+
+def shrugged_off(script: Script, command: ShellCommand) -> bool:
+    """`flock -n 9 || true`."""
+    behind = script.commands[script.commands.index(command) + 1 :][:1]
+    return command.next == "||" and any(
+        each.joined == "||" and each.name in ("true", ":") and each.next not in ("&&", "||")
+        for each in behind
+    )
 
 
 def asked_after(script: Script, command: ShellCommand) -> bool:
@@ -436,6 +484,20 @@ def removed_by_age(script: Script) -> Iterator[Hit]:
                     command,
                     "locks are removed by their age: the work of a live holder may last longer, and"
                     " a copied or restored file has another age than its lock",
+                )
+                return
+        if command.name in TEST and aged and "find" in text:
+            gone = [
+                c
+                for c in group_behind(script, command)
+                if any(map(script.lockish, removed(script, c)))
+            ]
+            if gone:
+                yield spot(
+                    gone[0],
+                    f"`{shown(removed(script, gone[0])[0])}` is removed by its age, which line"
+                    f" {command.line} asks: the work of a live holder may last longer",
+                    (command, "the age is asked here"),
                 )
                 return
         if command.name not in TEST or not re.search(r"-gt|-ge|-lt|-le|[<>]", text):

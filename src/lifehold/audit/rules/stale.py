@@ -73,6 +73,15 @@ def not_allowed_is_dead(judge: Judge) -> Iterator[Hit]:
             if event.kind != "alive" or not event.facts.get("kill"):
                 continue
             handler = misjudging(judge, event)
+            quiet = suppressed(judge, event, BROAD) if handler is None else None
+            if quiet is not None and says_alive_within(quiet):
+                if pid_of_lock(judge, function, event):
+                    yield at(
+                        event,
+                        f"kill({event.name}, 0) of another user's live process fails with EPERM:"
+                        f" what line {quiet.lineno} suppresses takes that process for dead",
+                    )
+                continue
             if handler is None or not pid_of_lock(judge, function, event):
                 continue
             what = " or ".join(sorted(names_of(handler)))
@@ -83,6 +92,28 @@ def not_allowed_is_dead(judge: Judge) -> Iterator[Hit]:
                 f" {what}` takes that process for dead",
                 (there(event, "asked here"),),
             )
+
+
+def suppressed(
+    judge: Judge, event: Event, kinds: frozenset[str]
+) -> ast.With | ast.AsyncWith | None:
+    """The `with suppress(...)` of one of these kinds that the event stands in."""
+    for frame in reversed(event.frames):
+        if frame.kind != "with":
+            continue
+        for item in frame.node.items:
+            call = item.context_expr
+            if isinstance(call, ast.Call) and judge.module.dotted(call.func).endswith("suppress"):
+                if {text_of(each) for each in call.args} & kinds:
+                    found: ast.With | ast.AsyncWith = frame.node
+                    return found
+    return None
+
+
+def says_alive_within(block: ast.With | ast.AsyncWith) -> bool:
+    """`with suppress(OSError): kill(pid, 0); return True`, and something else behind it."""
+    inside = [v for v in returned(block.body) if isinstance(v, ast.Constant) and v.value]
+    return bool(inside)
 
 
 def misjudging(judge: Judge, event: Event) -> ast.ExceptHandler | None:
@@ -194,7 +225,8 @@ def removes_by_name(judge: Judge) -> Iterator[Hit]:
             judged = judgement(judge, function, act)
             tried = met_by_create(judge, whole, act)
             if judged is not None and judged.kind == "stat":
-                judged = judged if ages_by(judge, function, act) else None
+                sized = sizes_by(judge, function, act) and goes_on(whole, act)
+                judged = judged if sized or ages_by(judge, function, act) else None
             if judged is not None and judged.kind in ("exists", "open"):
                 judged = judged if goes_on(whole, act) else None
             if judged is None and tried is None:
@@ -213,6 +245,12 @@ def removes_by_name(judge: Judge) -> Iterator[Hit]:
 def ages_by(judge: Judge, function: Function, act: Event) -> bool:
     """Is it the age that leads to the removal?"""
     return any(ages(judge, function, test) for _frame, test in judge.tests(act))
+
+
+def sizes_by(judge: Judge, function: Function, act: Event) -> bool:
+    """Is an empty file taken for stale? Its maker may stand between open and write."""
+    says = (judge.says(function, test) for _frame, test in judge.tests(act))
+    return any(text.endswith(("getsize", "st_size")) for each in says for text in each)
 
 
 def judged_here(judge: Judge, function: Function, act: Event) -> bool:

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from servers import postgres
+from servers.ports import free_port
 
 PACKAGES = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
 CONFIGURED = """
@@ -58,7 +59,7 @@ def before(server: postgres.Server, mode: str = "transaction"):
     """Its URL, as long as it runs."""
     home = Path(tempfile.mkdtemp(prefix="lifehold-pooler-"))
     server.own(home)
-    port = postgres.free_port()
+    port = free_port()
     config = home / "pgbouncer.ini"
     config.write_text(CONFIGURED.format(upstream=server.port, port=port, mode=mode))
     config.chmod(0o644)
@@ -69,7 +70,7 @@ def before(server: postgres.Server, mode: str = "transaction"):
         stderr=subprocess.DEVNULL, env={"LD_LIBRARY_PATH": libraries, "PATH": os.environ["PATH"]},
     )  # fmt: skip
     try:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), 5).close()
@@ -81,5 +82,5 @@ def before(server: postgres.Server, mode: str = "transaction"):
         yield f"postgresql://lifehold@127.0.0.1:{port}/test"
     finally:
         process.send_signal(signal.SIGKILL)
-        process.wait(30)
+        process.wait(90)
         shutil.rmtree(home, ignore_errors=True)

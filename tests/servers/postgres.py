@@ -17,14 +17,15 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from pathlib import Path
 
+from servers.ports import free_port
+
 FETCHED = Path(tempfile.gettempdir(), f"lifehold-servers-{os.getuid()}")
-LAST = 30.0  # seconds that a server may take to come up
+LAST = 120.0  # seconds that a server may take to come up
 SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -70,7 +71,7 @@ def _fetch() -> Path | None:
 
     def run(*command: str) -> str:
         done = subprocess.run(
-            command, cwd=debs, capture_output=True, text=True, timeout=300, check=False
+            command, cwd=debs, capture_output=True, text=True, timeout=900, check=False
         )
         return done.stdout
 
@@ -106,12 +107,6 @@ def user() -> str | None:
         with contextlib.suppress(KeyError):
             return pwd.getpwnam(name).pw_name
     return "nobody"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Server:

@@ -6,11 +6,14 @@
 
 `framing` finds where replies end. `postgres_replies` does for PostgreSQL: a reply ends with
 ReadyForQuery; the first one of a connection answers its greeting, and is not counted.
+`redis_replies` does for Redis, RESP2 and RESP3: each command has a reply, also those by which a
+client greets; what is published comes by itself, and is not counted.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import socket
 import threading
 import time
@@ -46,11 +49,50 @@ def postgres_replies() -> Callable[[bytes], Iterator[tuple[bytes, bool]]]:
     return feed
 
 
+def redis_replies() -> Callable[[bytes], Iterator[tuple[bytes, bool]]]:
+    """For one connection: pieces of what the server sent, and whether a reply ends there."""
+    rest = bytearray()
+
+    def feed(data: bytes) -> Iterator[tuple[bytes, bool]]:
+        rest.extend(data)
+        while (end := _value_ends(rest, 0)) > 0:
+            message = bytes(rest[:end])
+            del rest[:end]
+            yield message, not (message[:1] == b">" or _PUBLISHED.match(message))
+
+    return feed
+
+
+_PUBLISHED = re.compile(rb"\*[34]\r\n\$\d+\r\n[ps]?message\r\n")
+_PAIRS, _MANY, _SIZED = b"%|", b"*~>", b"$=!"
+
+
+def _value_ends(data: bytearray, at: int) -> int:
+    """Where the value that begins at `at` ends, 0 while it is not all there."""
+    line = data.find(b"\r\n", at)
+    if line < 0:
+        return 0
+    kind, count = data[at : at + 1], data[at + 1 : line]
+    after = line + 2
+    if kind in _SIZED:
+        after += int(count) + 2 if int(count) >= 0 else 0
+        return after if len(data) >= after else 0
+    values = int(count) if kind in _MANY else 2 * int(count) if kind in _PAIRS else 0
+    values += kind == b"|"  # attributes stand before the value that they are of
+    for _ in range(values):
+        after = _value_ends(data, after)
+        if after == 0:
+            return 0
+    return after
+
+
 class Proxy:
     """Between clients and 127.0.0.1:`upstream`. Its own port: `port`.
 
     `delay`, `jitter`: seconds before each piece is handed on, the second at random; `stalled`:
-    nothing is handed on, and nobody is told.
+    nothing is handed on, and nobody is told. What the connections that are open at `hold()` ask is
+    kept until `deliver()`, also when the client has closed meanwhile; newer ones are not held.
+    `kept`: how many pieces were.
     """
 
     def __init__(self, upstream: int, framing=postgres_replies) -> None:
@@ -60,6 +102,9 @@ class Proxy:
         self.replies = 0
         self.lost = 0
         self._lose: set[int] = set()
+        self._held: set[socket.socket] = set()
+        self._delivers = threading.Event()
+        self.kept = 0
         self._mutex = threading.Lock()
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._threads: list[threading.Thread] = []
@@ -78,6 +123,14 @@ class Proxy:
         with self._mutex:
             self._lose = {self.replies + number for number in numbers}
 
+    def hold(self) -> None:
+        with self._mutex:
+            self._held = {server for _, server in self._pairs}
+            self._delivers.clear()
+
+    def deliver(self) -> None:
+        self._delivers.set()
+
     def cut(self) -> None:
         """End every connection."""
         with self._mutex:
@@ -88,10 +141,11 @@ class Proxy:
 
     def close(self) -> None:
         self.stalled.clear()
+        self.deliver()
         _end(self._server)
         self.cut()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     # ---- the threads
 
@@ -123,6 +177,9 @@ class Proxy:
         try:
             while data := client.recv(65536):
                 self._slowly()
+                if server in self._held:
+                    self.kept += 1
+                    self._delivers.wait()
                 server.sendall(data)
         except OSError:
             pass

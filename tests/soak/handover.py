@@ -27,6 +27,7 @@ import time
 import traceback
 
 LIMIT = 1.0  # seconds, below the first notice
+STUCK = 10.0  # seconds in which nobody moves, above it
 FIELDS = struct.Struct("10q")
 RELEASED, INSIDE, LAST, TOKEN, COUNT, TURNS, MISSED, OVERLAPS, LONGEST, GOAL = range(10)
 now = time.monotonic_ns
@@ -242,7 +243,7 @@ def play(goal, seconds=None, seed=0, say=lambda _: None):
             count, at = board[COUNT], time.monotonic()
             if count != last[0]:
                 last = (count, at)
-            elif at - last[1] > 10:  # nobody moves any more
+            elif at - last[1] > STUCK:  # nobody moves any more
                 stuck += 1
                 for pid in pids:
                     os.kill(pid, signal.SIGKILL)

@@ -574,7 +574,7 @@ MUTANTS = (
     Mutant(
         "B5",
         "a task enters the block of another",
-        "AsyncLock.acquire",
+        "AsyncLock._acquire",
         "if block is not None and block.task is not task:",
         "if False:",
         ("tests/unit/test_blocks.py -k blocks_of_tasks",),
@@ -687,7 +687,7 @@ MUTANTS = (
     Mutant(
         "I8",
         "an interrupted async acquire keeps its lease",
-        "AsyncLock.acquire",
+        "AsyncLock._acquire",
         "self._undo(answer, error)",
         "pass",
         (
@@ -698,7 +698,7 @@ MUTANTS = (
     Mutant(
         "I9",
         "an interrupted acquire is not undone",
-        "Lock.acquire",
+        "Lock._acquire",
         "self._undo(answer, error)",
         "pass",
         (

@@ -1,6 +1,6 @@
 """A holder that is stopped past its ttl and goes on: what becomes of its late writes, in a table.
 
-    cd tests && PYTHONPATH=../src:. python -m soak.pause_demo [--count 100] [--peers]
+    cd tests && PYTHONPATH=../src:. python -m soak.pause_demo [--count 100] [--peers] [--redis]
 
 One process takes COUNT locks, reads what each guards, and is stopped (SIGSTOP). A second one waits
 for each lock, and writes 100. The first goes on (SIGCONT): it asks whether it still holds each
@@ -121,6 +121,104 @@ class RedisPy:
     write = Advisory.write
 
 
+class InRedis:
+    """Locks of redis-py's face, and values in the same Redis behind a guard, or without one."""
+
+    def __init__(self, url: str, _data: str, guarded: bool) -> None:
+        import redis
+
+        self.client, self.guarded = redis.Redis.from_url(url), guarded
+
+    def take(self, name: str):
+        from lifehold.compat.redis_lock import Lock
+
+        lock = Lock(self.client, f"lock-{name}", timeout=TTL)
+        lock.acquire()
+        if self.guarded:
+            self._guard(lock).advance(name)
+        return lock
+
+    def _guard(self, lock: object):
+        from lifehold.fence import FencedRedis
+
+        return FencedRedis(self.client, lock)
+
+    def read(self, name: str) -> int:
+        return int(self.client.get(name) or 0)
+
+    def told(self, lease) -> bool:
+        from lifehold import LeaseLost
+
+        try:
+            lease.check()
+        except LeaseLost:
+            return True
+        return False
+
+    def write(self, name: str, lease: object, amount: int) -> bool:
+        from lifehold import StaleToken
+
+        if not self.guarded:
+            self.client.set(name, amount)
+            return True
+        try:
+            self._guard(lease).set(name, amount)
+        except StaleToken:
+            return False
+        return True
+
+
+class InRedisByTransaction(InRedis):
+    """The same, each write in WATCH, MULTI, EXEC."""
+
+    def write(self, name: str, lease: object, amount: int) -> bool:
+        from lifehold import LeaseLost, StaleToken
+
+        def work(pipe) -> None:
+            pipe.multi()
+            pipe.set(name, amount)
+
+        try:
+            self._guard(lease).transaction(work, name, tries=5)
+        except (StaleToken, LeaseLost):
+            return False
+        return True
+
+
+class RedisPyInRedis(InRedis):
+    """redis.lock.Lock, and values in the same Redis."""
+
+    def take(self, name: str):
+        lock = self.client.lock(f"lock-{name}", timeout=TTL)
+        lock.acquire()
+        return lock
+
+    def told(self, _lease: object) -> bool:
+        return False
+
+
+class PythonRedisLock(RedisPyInRedis):
+    """python-redis-lock, which is renewed by a thread."""
+
+    def take(self, name: str):
+        import redis_lock
+
+        lock = redis_lock.Lock(self.client, name, expire=int(TTL), auto_renewal=True)
+        lock.acquire()
+        return lock
+
+
+class Pottery(RedisPyInRedis):
+    """pottery's Redlock over one server."""
+
+    def take(self, name: str):
+        import pottery
+
+        lock = pottery.Redlock(key=name, masters={self.client}, auto_release_time=TTL)
+        lock.acquire()
+        return lock
+
+
 class Kazoo:
     """kazoo.recipe.lock.Lock, whose session the server ends; no listener is registered."""
 
@@ -145,7 +243,17 @@ class Kazoo:
     write = Advisory.write
 
 
-WAYS = {"lifehold": Fenced, "advisory": Advisory, "redis-py": RedisPy, "kazoo": Kazoo}
+WAYS = {
+    "lifehold": Fenced,
+    "advisory": Advisory,
+    "redis-py": RedisPy,
+    "kazoo": Kazoo,
+    "in-redis": InRedis,
+    "in-redis-watched": InRedisByTransaction,
+    "redis-py-in-redis": RedisPyInRedis,
+    "python-redis-lock": PythonRedisLock,
+    "pottery": Pottery,
+}
 
 
 def open_data(data: str):
@@ -250,24 +358,6 @@ def make_data(data: str, count: int) -> None:
 
 
 @contextmanager
-def redis_server():
-    """A private one, of Debian's package, in a temporary folder."""
-    with tempfile.TemporaryDirectory() as folder, socket.socket() as port:
-        port.bind(("127.0.0.1", 0))
-        number = port.getsockname()[1]
-        port.close()
-        command = ["redis-server", "--port", str(number), "--bind", "127.0.0.1", "--dir", folder,
-                   "--save", ""]  # fmt: skip
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        try:
-            time.sleep(1)
-            yield f"redis://127.0.0.1:{number}/0"
-        finally:
-            server.terminate()
-            server.wait()
-
-
-@contextmanager
 def zookeeper():
     """A private one, of Debian's packages zookeeper and default-jre-headless."""
     with tempfile.TemporaryDirectory() as folder:
@@ -301,14 +391,17 @@ def main() -> None:
     given = argparse.ArgumentParser(description=__doc__)
     given.add_argument("--count", type=int, default=100)
     given.add_argument("--peers", action="store_true", help="advisory locks, redis-py, kazoo")
+    given.add_argument("--redis", action="store_true", help="values in Redis, alone")
     given.add_argument("--holder", nargs=5, help=argparse.SUPPRESS)
     words = given.parse_args()
     if words.holder:
         holder(*words.holder)
     from servers import postgres
 
-    rows = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        if words.redis:
+            show(redis_cases(in_redis(stack)), words.count)
+            return
         server = stack.enter_context(postgres.started())
         plain = f"{Path(folder)}/data.db"
         cases = [
@@ -319,19 +412,48 @@ def main() -> None:
         ]
         if words.peers:
             cases.append(("pg_advisory_lock", "advisory", server.url, server.url, False))
-            redis = stack.enter_context(redis_server())
-            cases.append(("redis-py Lock", "redis-py", redis, plain, False))
+            cases.append(("redis-py Lock", "redis-py", in_redis(stack), plain, False))
             zoo = stack.enter_context(zookeeper())
             cases.append(("kazoo Lock", "kazoo", zoo, plain, False))
-        for name, way, url, data, guarded in cases:
-            make_data(data, words.count)
-            told, landed = round_of(way, url, data, guarded, words.count)
-            rows.append((name, landed, words.count - landed, told))
-            print(f"{name}: {landed} landed, {told} told", file=sys.stderr)
+        show(cases, words.count)
+
+
+def in_redis(stack: ExitStack) -> str:
+    """The URL of a private one."""
+    from servers import redis
+
+    return stack.enter_context(redis.started()).url
+
+
+def redis_cases(url: str) -> list[tuple[str, str, str, str, bool]]:
+    """Values in Redis: behind our guards, without one, and beside locks that have no token."""
+    return [
+        ("lifehold's redis_lock, FencedRedis", "in-redis", url, "", True),
+        ("the same, WATCH and MULTI", "in-redis-watched", url, "", True),
+        ("the same, no guard", "in-redis", url, "", False),
+        ("redis-py Lock", "redis-py-in-redis", url, "", False),
+        ("python-redis-lock, auto_renewal", "python-redis-lock", url, "", False),
+        ("pottery Redlock, one server", "pottery", url, "", False),
+    ]
+
+
+def show(cases: list[tuple[str, str, str, str, bool]], count: int) -> None:
+    rows = []
+    for name, way, url, data, guarded in cases:
+        if data:
+            make_data(data, count)
+        elif url.startswith("redis"):
+            import redis
+
+            with redis.Redis.from_url(url) as client:
+                client.flushall()
+        told, landed = round_of(way, url, data, guarded, count)
+        rows.append((name, landed, count - landed, told))
+        print(f"{name}: {landed} landed, {told} told", file=sys.stderr)
     print("| locks | late writes | landed | refused | holders told by asking |")
     print("|---|---|---|---|---|")
     for name, landed, refused, told in rows:
-        print(f"| {name} | {words.count} | {landed} | {refused} | {told} |")
+        print(f"| {name} | {count} | {landed} | {refused} | {told} |")
 
 
 if __name__ == "__main__":

@@ -73,8 +73,9 @@ def test_a_call_on_a_silent_server_ends_within_its_wait_and_one_timeout(silent):
         seconds, error = found[name]
         assert isinstance(error, StoreUnavailable), name
         assert seconds < wait + LIMIT + SLACK, (name, seconds)
-    assert found["acquire(wait=0)"][1].nonce
-    until = time.monotonic() + 30
+    refused = found["acquire(wait=0)"][1]
+    assert refused.nonce or "was not reached" in str(refused)  # nothing was asked, or it is undone
+    until = time.monotonic() + 60
     while not held._kept.suspended:
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -125,14 +126,14 @@ def test_a_check_after_a_lost_renewal_asks_behind_and_is_lost_at_the_deadline():
             Hangs.asked += 1
             if Hangs.asked == 1:
                 raise NoReply("the first renewal is lost")
-            self.hangs.wait(30)
+            self.hangs.wait(120)
             raise NoReply("and so are the others")
 
     from lifehold.store.site import Site
 
     memory = Hangs()
-    lease = lock_of(Site("test://", memory, memory), ttl=1.5).acquire()
-    until = time.monotonic() + 30
+    lease = lock_of(Site("test://", memory, memory), ttl=6.0).acquire()
+    until = time.monotonic() + 60
     while not lease._kept.suspended:
         assert time.monotonic() < until
     for _ in range(100):
@@ -155,7 +156,7 @@ def test_what_two_lost_answers_have_taken_is_given_back_though_the_caller_has_go
         lock_of(site, wait=0).acquire()
     assert caught.value.nonce
     assert "treat it as unknown" in str(caught.value)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while memory._locks["x"].holders:
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -173,7 +174,7 @@ def test_connections_that_nobody_uses_are_closed(pg_server, pg_url, monkeypatch)
     )
 
     def settle(to):
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while pg_server.execute(open_now, base) != [(to,)]:
             assert time.monotonic() < until, pg_server.execute(open_now, base)
             time.sleep(0.05)
@@ -183,16 +184,16 @@ def test_connections_that_nobody_uses_are_closed(pg_server, pg_url, monkeypatch)
 
         def work():
             with store.lock(str(threading.get_ident()), wait=0):
-                gate.wait(30)
+                gate.wait(60)
 
         threads = [threading.Thread(target=work) for _ in range(4)]
         for each in threads:
             each.start()
         for each in threads:
-            each.join(30)
+            each.join(60)
 
     with connect(pg_url, create=True) as store:
-        lease = store.lock("kept", wait=0, ttl=3).acquire()
+        lease = store.lock("kept", wait=0, ttl=600).acquire()  # no renewal opens one meanwhile
         many(store)
     settle(0)
     lease.verify()  # it opens one again

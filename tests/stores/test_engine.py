@@ -17,6 +17,7 @@ from lifehold.lock import Lock, fill
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.store.engine import StoreLock
 from lifehold.store.memory import Memory
+from patience import until
 
 
 def test_acquire_and_release_are_one_request_each():
@@ -75,7 +76,7 @@ def test_whatever_fails_in_a_wait_the_waiter_comes_in_and_nothing_stays(number, 
     while not state_of(memory).waiters and backend.count < 2:
         time.sleep(0.001)
     holder.release()
-    thread.join(30)
+    thread.join(90)
     assert got[0] > holder.token
     found = state_of(memory)
     assert not found.holders
@@ -127,8 +128,7 @@ def test_a_wait_that_ends_in_doubt_is_undone():
     with pytest.raises(lifehold.StoreUnavailable):
         lock.acquire()
     holder.release()
-    assert not state_of(memory).waiters
-    assert not state_of(memory).holders
+    until(lambda: not state_of(memory).waiters and not state_of(memory).holders)
 
 
 def test_a_timeout_names_the_holder_and_leaves_the_line():
@@ -188,7 +188,7 @@ def test_a_store_that_hangs_suspends_the_lease_and_the_first_check_after_it_asks
     try:
         lease = lock_of(site, ttl=0.9).acquire()
         backend.wrong["all"] = "unsent"
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not any(isinstance(one, events.Suspended) for one in told):
             assert time.monotonic() < until
             time.sleep(0.005)
@@ -227,7 +227,7 @@ def test_max_hold_frees_it_at_the_store():
     lock = object.__new__(Lock)
     fill(lock, made.path, made, None, None, 0.05, False)
     lease = lock.acquire()
-    assert lease.lost.wait(30)
+    assert lease.lost.wait(90)
     assert not state_of(memory).holders
     with pytest.raises(lifehold.LeaseLost):
         lease.release()
@@ -256,7 +256,7 @@ def test_leases_taken_one_after_another_are_soon_renewed_together():
     for number in range(40):
         leases.append(lock_of(site, f"n{number}", ttl=3.0).acquire())
         time.sleep(0.005)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while not all(lease.renewals >= 2 for lease in leases):
         assert time.monotonic() < until
         time.sleep(0.01)
@@ -272,7 +272,7 @@ def test_who_waits_for_a_loss_that_another_thread_is_just_telling_is_told_too():
     site, _, _ = store_of()
     lease = lock_of(site).acquire()
     lease._kept.reason, lease._kept.over = "its ttl has passed", True  # and not told yet
-    assert lease.lost.wait(30)
+    assert lease.lost.wait(90)
     with pytest.raises(lifehold.LeaseLost):
         lease.release()
 

@@ -23,7 +23,7 @@ from lifehold.runtime.blocking import BLOCKING
 from lifehold.runtime.loss import LostSignal
 from lifehold.store.engine import StoreLock
 from lifehold.store.memory import Memory
-from lifehold.store.site import Site
+from lifehold.store.site import AT_EXIT, Site
 from lifehold.stores import connect
 
 
@@ -44,7 +44,7 @@ def in_time(work):
     """Whether `work()` comes to an end, in a thread of its own."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    thread.join(30)
+    thread.join(90)
     return not thread.is_alive()
 
 
@@ -64,7 +64,7 @@ def test_a_lease_that_is_found_to_be_garbage_in_the_middle_of_a_step_is_given_ba
         assert in_time(work)
     finally:
         gc.enable()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while state_of(memory, "dropped").holders:
         assert time.monotonic() < until
         time.sleep(0.001)
@@ -91,6 +91,71 @@ def test_a_signal_handler_that_acquires_in_the_middle_of_a_step_is_refused_and_d
     assert "a signal handler asks in the middle of a step" in told[0]
     assert told[1] == "held"
     assert not state_of(memory).holders
+
+
+def test_a_store_that_is_closed_in_the_middle_of_a_step_of_the_same_thread_goes_on(tmp_path):
+    """By the handler of a signal: what is in use is not closed."""
+    store = connect(f"sqlite:///{tmp_path}/locks.db")
+    store.inspect("x")
+
+    def work(db):
+        store.close()
+        return db.execute("SELECT 7").fetchone()
+
+    assert store._site.backend.file.step(work, durable=True) == (7,)
+    store.close()
+    assert store._site.backend.file._db is None
+
+
+def test_what_is_undone_behind_is_so_after_an_error_too(monkeypatch):
+    """The thread that undoes has ended by an error that nobody knew of."""
+    site, backend, memory = store_of()
+    failed, told = [], []
+    release = backend.release
+
+    async def fails(name, nonce):
+        if not failed:
+            failed.append(name)
+            raise OSError("no such error is foreseen")
+        return await release(name, nonce)
+
+    monkeypatch.setattr(heartbeat, "report", told.append)
+    backend.release = fails
+    lease = lock_of(site, "one").acquire()
+    nonce = state_of(memory, "one").holders[0].nonce
+    site.undo("one", nonce, 60.0)
+    until = time.monotonic() + 60
+    while not told:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    assert failed == ["one"]
+    site.undo("two", "of nobody", 60.0)
+    while site._undoing:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    assert not state_of(memory, "one").holders
+    with pytest.raises(lifehold.LeaseLost):
+        lease.release()
+
+
+def test_a_program_that_ends_waits_no_longer_for_a_silent_store_than_is_said():
+    site, backend, _ = store_of()
+    asked = []
+
+    def within(until):
+        asked.append(until)
+        return backend
+
+    backend.within = within
+    leases = [lock_of(site, name).acquire() for name in "ab"]
+    atexit.unregister(site._at_exit)
+    began = clock.now()
+    site._at_exit()
+    assert len(asked) == 2
+    assert all(began < until <= clock.now() + AT_EXIT for until in asked)
+    for lease in leases:
+        with pytest.raises(lifehold.LeaseLost):
+            lease.release()
 
 
 def test_who_looks_at_a_lease_while_the_same_thread_tells_its_loss_does_not_wait_for_itself():
@@ -128,16 +193,16 @@ def beats():
     """Whether the heartbeat thread keeps an appointment."""
     rung = threading.Event()
     heartbeat.at(clock.now(), rung.set)
-    return rung.wait(30)
+    return rung.wait(90)
 
 
 def test_a_store_that_is_slow_at_the_end_of_max_hold_delays_no_renewal():
     memory = SlowToRelease()
     lease = held_for(Site("slow://", memory, memory), 0.01)
-    assert memory.asked.wait(30)
+    assert memory.asked.wait(90)
     assert beats()
     memory.may.set()
-    assert lease.lost.wait(30)
+    assert lease.lost.wait(90)
     with pytest.raises(lifehold.LeaseLost, match="max_hold"):
         lease.check()
 
@@ -147,7 +212,7 @@ def test_nor_does_a_callback_that_takes_its_time():
     called, may = threading.Event(), threading.Event()
     lease = held_for(site, 0.05)
     lease.lost.add_callback(lambda: (called.set(), may.wait(60)))
-    assert called.wait(30)
+    assert called.wait(90)
     assert beats()
     may.set()
     assert not state_of(memory).holders
@@ -219,7 +284,7 @@ def test_an_interrupt_of_a_block_leaves_nothing_or_a_handle(shape, scheme, tmp_p
     gc.freeze()  # each interrupt is followed by a collection, which need not look at all of pytest
     for run in every_bytecode(interrupt, block, only_real=True):
         lease = lease_in(blocks[0]) if blocks else None
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while seats := store.states("x")[0].holders:  # a thread of its own may be giving it back
             if lease is not None or time.monotonic() > end:
                 break
@@ -260,7 +325,7 @@ def test_without_a_thread_for_a_task_the_limit_is_named_and_nothing_is_held(tmp_
                 await ask()
 
     asyncio.run(main())
-    store, until = connect(url), time.monotonic() + 30
+    store, until = connect(url), time.monotonic() + 60
     while any(state.holders or state.waiters for state in store.states()):
         assert time.monotonic() < until
         time.sleep(0.001)

@@ -12,11 +12,14 @@ from lifehold import connect
 
 SOON = 120.0
 BEAT = 2.0  # seconds between renewals: often, and far from the end of a lease on a busy machine
-MANY = {"memory": 10_000, "sqlite": 2_000, "postgres": 2_000}
+MANY = {"memory": 10_000, "sqlite": 2_000, "postgres": 2_000, "redis": 2_000}
 
 
 @pytest.fixture(params=MANY)
 def url(request, tmp_path):
+    if request.param == "redis":
+        require("redis")
+        return request.getfixturevalue("redis_url")
     if request.param != "postgres":
         return f"{request.param}://{'/' if request.param == 'sqlite' else ''}{tmp_path}/leases"
     require("postgres")

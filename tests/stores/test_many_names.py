@@ -80,19 +80,19 @@ def test_a_list_in_the_middle_of_its_page_holds_up_no_renewal_of_sqlite(tmp_path
 
     def slow(*given):
         reached.set()
-        assert go_on.wait(30)
+        assert go_on.wait(90)
         return read(*given)
 
     monkeypatch.setattr(room, "page", slow)
     found = []
     reader = threading.Thread(target=lambda: found.extend(store.states()))
     reader.start()
-    assert reached.wait(30)
+    assert reached.wait(90)
     lease.verify()
     with store.lock("other", wait=0):
         pass
     go_on.set()
-    reader.join(30)
+    reader.join(90)
     assert [state.name for state in found][:1] == ["mine"]
     lease.release()
 
@@ -187,7 +187,7 @@ def test_who_takes_a_name_while_it_is_forgotten_has_it_alone(store):
     for each in threads:
         each.join(120)
     over.set()
-    sweeper.join(30)
+    sweeper.join(90)
     assert len(tokens) == 300
     assert tokens == sorted(set(tokens))
 

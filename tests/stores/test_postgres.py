@@ -55,7 +55,7 @@ def test_a_thread_that_waits_is_called(store):
     while not store.waiters("called"):
         pass
     held.release()
-    thread.join(30)
+    thread.join(90)
     assert came.is_set()
     assert "NOTIFY (listening)" in str(store.ground())
 

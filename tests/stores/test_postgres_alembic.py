@@ -125,7 +125,7 @@ def test_autogenerate_leaves_our_tables_alone(alembic, pg_url):
 def psql(url, file):
     subprocess.run(
         ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-f", str(file), url],
-        check=True, capture_output=True, timeout=60,
+        check=True, capture_output=True, timeout=150,
     )  # fmt: skip
 
 

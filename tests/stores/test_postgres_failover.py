@@ -10,7 +10,7 @@ from ground import needs
 from lifehold import connect
 
 pytestmark = needs("postgres")
-SOON = 30.0
+SOON = 90.0
 
 
 @pytest.fixture

@@ -6,28 +6,24 @@ everybody told.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from ground import needs
-from lifehold import LeaseLost, LifeholdError, NotAcquired, StoreUnavailable, connect
+from lifehold import LeaseLost, NotAcquired, StoreUnavailable, connect
+from lifehold.aio import aconnect
+from lifehold.runtime.blocking import finish
+from lifehold.store.postgres import backend, wire
+from patience import SOON, at_last, tried, until
 from servers.proxy import Proxy
 
 pytestmark = needs("postgres")
-SOON = 30.0  # seconds that any of this may take on a busy machine
-
-
-def until(what, within=SOON):
-    end = time.monotonic() + within
-    while not what():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -78,7 +74,10 @@ def play(store, direct, name):
     return told
 
 
-def test_whichever_answer_is_lost_nothing_is_leaked_and_nobody_is_in_twice(proxy, direct):
+def test_whichever_answer_is_lost_nothing_is_leaked_and_nobody_is_in_twice(
+    proxy, direct, monkeypatch
+):
+    monkeypatch.setattr(backend, "AGAIN", (1000.0,))  # no answer of it is one that is lost here
     store = through(proxy)
     play(store, direct, "lost/0")
     lost = 0
@@ -111,21 +110,21 @@ def test_a_request_that_is_cut_off_is_asked_again(proxy, direct):
 
 def test_a_server_behind_a_silent_network_is_given_up_in_time(proxy, direct):
     store = through(proxy, timeout=0.5)
-    lease = store.lock("silent", wait=0, ttl=60).acquire()
+    lease = at_last(store.lock("silent", wait=SOON, ttl=600).acquire)
     proxy.stalled.set()
     with pytest.raises(StoreUnavailable, match="no answer"):
         lease.verify()
     proxy.stalled.clear()
-    lease.verify()
-    lease.release()
-    assert direct.inspect("silent") is None
+    at_last(lease.verify)
+    until(lambda: tried(lease.release))
+    until(lambda: direct.inspect("silent") is None)
 
 
 def test_all_connections_in_use_is_said_so(proxy):
     store = through(proxy, timeout=0.6, connections=1)
-    store.inspect("pool")
+    at_last(lambda: store.inspect("pool"))
+    link, errors = store._site.backend._link, []
     proxy.stalled.set()
-    errors = []
 
     def ask():
         try:
@@ -133,13 +132,75 @@ def test_all_connections_in_use_is_said_so(proxy):
         except StoreUnavailable as error:
             errors.append(str(error))
 
-    threads = [threading.Thread(target=ask) for _ in range(4)]
+    link.limit = SOON * 4  # of who has it: else the next one gets it just before its own time is up
+    user = threading.Thread(target=lambda: finish(link.ask("SELECT 1")))
+    user.start()
+    until(lambda: not link._idle)
+    link.limit = 0.6
+    threads = [threading.Thread(target=ask) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(SOON)
     proxy.stalled.clear()
-    assert any("connections were in use" in error for error in errors), errors
+    user.join(SOON * 4)
+    assert [("connections were in use" in error) for error in errors] == [True] * 3, errors
+
+
+def test_so_is_one_that_was_given_back_before_its_answer_was_lost(pg_server, monkeypatch):
+    """By another thread, as for a task of trio that is cancelled."""
+    store = connect(pg_server.url, timeout=77)  # a store of its own
+    site, late = store._site, None
+    monkeypatch.setattr(backend, "AGAIN", (1000.0,))
+    waiter = site.waiter()
+    request = store.lock("given back", wait=0)._mechanism._request(waiter)
+    for answered in (True, False):
+        late = site.backend._plan.late
+        over = late.sent(waiter.nonce)
+        if answered:
+            over()
+        finish(site.backend.release("given back", waiter.nonce))
+        assert bool(late._due) is not answered
+    assert not late._doubted
+    finish(site.backend.acquire(request))
+    assert not late._doubted  # it was heard
+    finish(site.backend.release("given back", waiter.nonce))
+    assert len(late._due) == 1
+
+
+def test_who_lets_go_has_the_next_free_connection(proxy, monkeypatch):
+    """Behind those who want something it would keep the lock from all others for so long."""
+    store = through(proxy, timeout=SOON * 4, connections=1)
+    held = store.lock("first", wait=0, ttl=SOON * 4).acquire()
+    link, order, threads, leases = store._site.backend._link, [], [], []
+    ask = wire.ServerConnection.ask
+
+    def noted(line, statement, given, *more, **named):
+        if statement.startswith("lifehold_"):  # no renewal
+            order.append((statement, given[0]))
+        return ask(line, statement, given, *more, **named)
+
+    def take(number):
+        leases.append(store.lock(str(number), wait=0).acquire())
+
+    def begin(work, line, length, *given):
+        threads.append(threading.Thread(target=work, args=given))
+        threads[-1].start()
+        until(lambda: len(line()) == length)
+
+    monkeypatch.setattr(wire.ServerConnection, "ask", noted)
+    proxy.stalled.set()
+    begin(take, lambda: order, 1, 0)
+    for number in range(1, 4):
+        begin(take, lambda: link._waiting, number, number)
+    begin(held.release, lambda: link._first, 1)
+    proxy.stalled.clear()
+    for thread in threads:
+        thread.join(SOON * 4)
+    assert order[1] == ("lifehold_1_release", "first")
+    assert [name for _, name in order] == ["0", "first", "1", "2", "3"]
+    for lease in leases:
+        lease.release()
 
 
 def test_fifty_waiters_are_called_one_by_one_in_their_order(pg_server, direct):
@@ -250,6 +311,46 @@ def rough():
         yield server
 
 
+def test_a_request_that_comes_behind_its_undoing_is_undone_again(proxy, direct, monkeypatch):
+    """It was on its way on a connection that was given up; nobody is left who knows of it."""
+    monkeypatch.setattr(backend, "AGAIN", (0.3,) * 400)
+    name, store = "late", through(proxy, connections=1, timeout=1)
+    store.inspect(name)
+    late = store._site.backend._plan.late
+    proxy.hold()
+    with pytest.raises((StoreUnavailable, NotAcquired)):
+        store.lock(name, wait=0, ttl=3600).acquire()
+    until(lambda: late._due)  # it was given back, and that was confirmed
+    assert not any(each.holders or each.waiters for each in direct.states(name))
+    proxy.deliver()
+    until(lambda: direct.states(name) and direct.states(name)[0].token)  # it has come
+    until(lambda: not any(each.holders or each.waiters for each in direct.states(name)))
+    with direct.lock(name, wait=0):
+        pass
+
+
+def test_who_goes_while_its_request_is_on_its_way_has_it_undone_again(proxy, direct, monkeypatch):
+    monkeypatch.setattr(backend, "AGAIN", (0.3,) * 400)
+
+    async def main():
+        store = await aconnect(through(proxy, connections=1).url, connections=1, timeout=20)
+        await store.inspect("gone")
+        late = store._site.backend._plan.late
+        proxy.hold()
+        task = asyncio.create_task(store.lock("gone", wait=0, ttl=3600).acquire())
+        await asyncio.to_thread(until, lambda: proxy.kept)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return late
+
+    late = asyncio.run(main())
+    until(lambda: late._due)
+    proxy.deliver()
+    until(lambda: direct.states("gone") and direct.states("gone")[0].token)
+    until(lambda: not direct.states("gone")[0].holders)
+
+
 def test_a_lease_outlives_a_crash_of_the_server(rough):
     store = connect(rough.url, timeout=5)
     lease = store.lock("crash", wait=0, ttl=60).acquire()
@@ -285,19 +386,9 @@ def test_waiters_outlive_a_restart_of_the_server(rough):
     assert came.is_set()
 
 
-def tried(act):
-    try:
-        act()
-    except StoreUnavailable:
-        return False
-    except LifeholdError:
-        return True
-    return True
-
-
 def test_a_server_that_is_paused_costs_the_lease_at_its_deadline_and_not_before(rough):
     store = connect(rough.url, timeout=0.5)
-    lease = store.lock("stopped", wait=0, ttl=2.0).acquire()
+    lease = at_last(store.lock("stopped", wait=SOON, ttl=2.0).acquire)
     rough.pause()
     try:
         until(lambda: not lease.held)
@@ -306,6 +397,7 @@ def test_a_server_that_is_paused_costs_the_lease_at_its_deadline_and_not_before(
     finally:
         rough.resume()
     with pytest.raises(LeaseLost):
-        lease.release()
-    with store.lock("stopped", wait=SOON) as after:
+        at_last(lease.release)
+    with at_last(store.lock("stopped", wait=SOON).acquire) as after:
         assert after.token > lease.token
+        at_last(after.verify)

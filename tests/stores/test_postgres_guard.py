@@ -59,7 +59,7 @@ def test_who_comes_next_comes_behind_the_commit(pg_url, work):
     assert comer.is_alive()
     committed.set()
     work.commit()
-    comer.join(30)
+    comer.join(90)
     assert seen == [(True, seen[0][1])]
     assert seen[0][1] > lease.token
     with pytest.raises(StaleToken):

@@ -5,17 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from ground import needs
 from lifehold import connect
 from lifehold.runtime.blocking import finish
+from patience import SOON, until
 
 pytestmark = needs("postgres")
 
-SOON = 30.0
 HOLDERS = "SELECT mark FROM lifehold_holder WHERE mark IS NOT NULL"
 WORDS = "SELECT word FROM lifehold_waiter ORDER BY place"
 LISTENERS = """SELECT count(*) FROM pg_locks l JOIN lifehold_waiter w ON w.listener =
@@ -48,13 +47,6 @@ class Waiter(threading.Thread):
         assert self.came.wait(SOON)
         self.may_leave.set()
         self.join(SOON)
-
-
-def until(what):
-    end = time.monotonic() + SOON
-    while not what():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.005)
 
 
 def stands(raw, count):

@@ -39,7 +39,7 @@ def test_behind_a_pooler_leases_are_kept_and_waiters_look_for_themselves(pg_serv
 
         thread = threading.Thread(target=wait)
         thread.start()
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while direct.waiters("pooled") != 1:
             assert time.monotonic() < until
         held.release()

@@ -41,7 +41,7 @@ class Client(threading.Thread):
         try:
             with psycopg.connect(self.url, autocommit=True) as connection:
                 for query, given in self.rounds:
-                    self.barrier.wait(30)
+                    self.barrier.wait(90)
                     until = time.perf_counter() + self.dice.random() * 0.0006
                     while time.perf_counter() < until:
                         pass
@@ -141,7 +141,7 @@ def test_no_step_stands_in_the_way_of_another(pg_url, shape):
 def until_it_waits(raw, pid):
     """Until that session waits for a row of another one."""
     query = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while raw.execute(query, (pid,)).fetchone() != (True,):
         assert time.monotonic() < until
         time.sleep(0.005)
@@ -175,6 +175,6 @@ def test_who_comes_a_moment_too_late_changes_neither_token_nor_capacity(pg_url, 
         with psycopg.connect(pg_url, autocommit=True) as raw:
             until_it_waits(raw, pid)
         early.commit()
-        comer.join(30)
+        comer.join(90)
         assert said == [(False, None)]
         assert late.execute(there).fetchone() == (token, int(first.partition(",")[0]))

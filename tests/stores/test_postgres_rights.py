@@ -21,7 +21,7 @@ from lifehold.store.postgres.sql import SCHEMA, VERSION
 from lifehold.store.postgres.upkeep import RIGHTS, TABLES, grants, migrate, statements, upgrade
 
 pytestmark = needs("postgres")
-SOON = 30.0
+SOON = 60.0
 OLDER = (Path(__file__).parent / "postgres_schema_2.sql").read_text()
 
 

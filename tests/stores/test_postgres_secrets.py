@@ -28,7 +28,7 @@ def certificate(folder, name, subject):
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
          "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName={subject}",
          "-out", str(paths[0]), "-keyout", str(paths[1])],
-        check=True, capture_output=True, timeout=60,
+        check=True, capture_output=True, timeout=150,
     )  # fmt: skip
     return paths
 
@@ -238,6 +238,6 @@ def lifehold_command(tmp_path):
     yield start
     for process in started:
         process.kill()
-        process.wait(30)
+        process.wait(90)
         for pipe in (process.stdin, process.stdout, process.stderr):
             pipe.close()

@@ -73,7 +73,7 @@ def older(raw, request):
 
 def until_somebody_waits(raw):
     """Until a session waits for what another one has locked."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while raw.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (0,):
         assert time.monotonic() < until
         time.sleep(0.005)
@@ -117,7 +117,7 @@ def test_the_change_comes_behind_a_step_of_version_1_and_not_in_its_middle(older
         comer.start()
         until_somebody_waits(raw)
         assert Foreign(step, "second").acquire("held", wait=True) is None
-    comer.join(30)
+    comer.join(90)
     assert brought_up == [4]
     assert raw.execute("SELECT mark FROM lifehold_waiter").fetchall() == [("second",)]
 
@@ -143,8 +143,8 @@ def test_the_change_comes_behind_a_step_of_version_1_that_waits_for_its_row(olde
         change.join(1.0)
         early = list(ended)
         guard.commit()
-        step.join(30)
-        change.join(30)
+        step.join(90)
+        change.join(90)
     assert early == []
     assert sorted(ended, key=bool) == [None, 4]
     (line,) = raw.execute("SELECT mark FROM lifehold_waiter").fetchall()
@@ -229,7 +229,7 @@ def test_on_tables_that_cannot_let_in_who_waits_a_waiter_is_called_as_before(old
             time.sleep(0.005)
         assert found == (store._site.wakeups.channel,)
         lease.release()
-        waiter.join(30)
+        waiter.join(90)
         assert came.is_set()
     assert store._site.hands == (older >= 3)  # since then it is let in unasked
 
@@ -261,7 +261,7 @@ def test_who_comes_while_another_makes_the_tables_waits_for_them(raw, pg_url):
         comer.start()
         until_somebody_waits(raw)
         comer.join(2.5)
-    comer.join(30)
+    comer.join(90)
     assert made == [[]]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 import toystores as toys
@@ -15,7 +17,7 @@ from lifehold.store.memory import Memory
 from lifehold.store.site import Site
 from lifehold.store.sqlite.backend import Sqlite
 from lifehold.store.sqlite.database import Database
-from lifehold.testing import backends
+from lifehold.testing import backends, histories
 from lifehold.testing.backends import CLAIMED, ClaimBroken, StoreCase, StoreSubject, cases
 from lifehold.testing.histories import play
 
@@ -83,6 +85,13 @@ def test_histories_in_which_leases_run_out_are_answered_to_the_last_digit(seed, 
     play(Sqlite(file, times.now, times.utc_us), seed, 150, times.set)
     play(Memory(times.now, times.utc_us), seed, 150, times.set)
     file.close()
+
+
+def test_a_history_on_a_slow_machine_differs_by_nobody_who_was_called_and_is_late(monkeypatch):
+    ticks = itertools.count(7000.0, 0.004)
+    monkeypatch.setattr(histories.clock, "now", lambda: next(ticks))
+    for seed in range(3):
+        play(Memory(histories.clock.now, lambda: int(next(ticks) * 1e6)), seed, 250)
 
 
 class Undeclared(toys.TableStore):

@@ -159,7 +159,7 @@ def test_a_damaged_database_is_an_error_that_says_so(tmp_path):
 
 def test_tables_that_became_newer_under_a_holder_are_told_of_once(tmp_path, monkeypatch):
     store, unheard = connect(url_of(tmp_path / "x.db")), []
-    lease = store.lock("x", wait=0).acquire()
+    lease = store.lock("x", wait=0, ttl=10).acquire()
     with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as db, db:
         db.execute("UPDATE lifehold_meta SET version = 9, least = 9")
     monkeypatch.setattr(heartbeat, "apart", lambda call: call())
@@ -298,7 +298,7 @@ def test_a_read_only_disk_is_told(tmp_path):
         store = connect(url_of(where / "x.db"))
         store.list()
         store._site.backend.close()
-        subprocess.run(["mount", "-o", "remount,ro", where], check=True, timeout=20)
+        subprocess.run(["mount", "-o", "remount,ro", where], check=True, timeout=150)
         for name in ("x.db", "y.db"):
             with pytest.raises(SystemRefused, match=r"cannot be (opened for writing|made)"):
                 connect(url_of(where / name)).list()

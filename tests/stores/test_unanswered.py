@@ -10,7 +10,13 @@ import pytest
 
 import lifehold
 from badstore import lock_of, sides_of, state_of, store_of
+from crash.bytecodes import every_bytecode
+from lifehold.core.backend import NoReply, Request
+from lifehold.core.deadline import terms
+from lifehold.lock import fill
 from lifehold.runtime.blocking import finish
+from lifehold.runtime.eventloop import EVENT_LOOP
+from lifehold.store.engine import StoreLock
 from lifehold.store.memory import Memory
 
 
@@ -84,7 +90,6 @@ def test_who_asks_again_after_an_undone_try_has_a_new_mark():
 
 def test_sqlite_lets_who_asks_again_after_an_undone_try_come_in(tmp_path, monkeypatch):
     """It refuses a mark for ever that was given up before it had come."""
-    from lifehold.core.backend import NoReply
     from lifehold.stores import connect
 
     store = connect(f"sqlite:///{tmp_path}/locks.db")
@@ -123,6 +128,111 @@ def test_an_order_without_an_answer_may_have_been_carried_out_and_that_is_said(o
         lease.release()
 
 
+def tasks_lock(site):
+    """A lock for tasks."""
+    made = StoreLock(site, "x", EVENT_LOOP, terms(30.0))
+    lock = object.__new__(lifehold.AsyncLock)
+    fill(lock, made.path, made, None, None, None, False)
+    return lock
+
+
+def nobody_is_in(memory):
+    until = time.monotonic() + 60
+    while state_of(memory).holders or state_of(memory).waiters:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+
+
+def let_in_unheard(memory, meanwhile):
+    """A store whose lock goes to who asks in line, and the answer is lost, as are two requests."""
+    holder = lock_of(store_of(memory=memory)[0]).acquire()
+    site, backend, _ = store_of(None, memory)
+    acquire = memory.acquire
+
+    async def lost(request):
+        if not request.wait:
+            return await acquire(request)
+        holder.release()
+        await acquire(request)
+        assert [each.nonce for each in state_of(memory).holders] == [request.nonce]
+        backend.wrong = {backend.count + 1: "unsent", backend.count + 2: "unsent"}
+        meanwhile()
+        raise NoReply("connection reset")
+
+    memory.acquire = lost
+    return site, backend
+
+
+def told_and_undone(caught, backend, memory):
+    nobody_is_in(memory)
+    assert backend.asked == ["acquire"] * 2 + ["release"] * 3
+    assert {nonce for _, nonce in backend.given[2:]} == {caught.value.nonce}
+
+
+def test_a_wait_that_is_cancelled_between_two_tries_tells_its_doubt_and_is_undone():
+    memory, cancel = Memory(), lifehold.Cancel()
+    site, backend = let_in_unheard(memory, cancel.cancel)
+    with pytest.raises(lifehold.StoreUnavailable, match="treat it as unknown") as caught:
+        lock_of(site).acquire(60, cancel=cancel)
+    told_and_undone(caught, backend, memory)
+
+
+def test_so_does_a_wait_whose_patience_ends_between_two_tries():
+    memory = Memory()
+    patience = 0.05
+
+    def past_the_deadline():
+        time.sleep(2 * patience)
+        lock._mechanism.now = lambda: 0.0  # the wait saw it coming, the one who waits sees it past
+
+    site, backend = let_in_unheard(memory, past_the_deadline)
+    lock = lock_of(site)
+    with pytest.raises(lifehold.StoreUnavailable, match="treat it as unknown") as caught:
+        lock.acquire(patience)
+    told_and_undone(caught, backend, memory)
+
+
+def test_a_task_that_is_cancelled_between_two_tries_is_undone_until_that_is_confirmed():
+    memory = Memory()
+
+    async def main():
+        loop = asyncio.get_running_loop()
+        site, backend = let_in_unheard(memory, lambda: loop.call_soon_threadsafe(task.cancel))
+        task = asyncio.ensure_future(tasks_lock(site).acquire(60))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return backend
+
+    backend = asyncio.run(main())
+    nobody_is_in(memory)
+    assert backend.asked == ["acquire"] * 2 + ["release"] * 3
+
+
+def test_what_is_to_be_undone_is_noted_for_good_at_whatever_moment_that_comes(monkeypatch):
+    started, wrong, sites = [], [], []
+    monkeypatch.setattr("lifehold.runtime.heartbeat.apart", started.append)
+
+    def undo_the_first():
+        site, _, memory = store_of()
+        del started[:], sites[:]
+        sites.append((site, memory))
+        for name in ("first", "second"):
+            finish(memory.acquire(Request(name, name, 30.0, site.owner(""))))
+        site.undo("first", "first", 30.0)
+        started.pop()()
+
+    runs = every_bytecode(lambda _: sites[0][0].undo("second", "second", 30.0), undo_the_first)
+    for run in runs:
+        if not sites or "site.py" not in run.where:
+            continue  # before it begins, or in the store itself
+        for thread in started:
+            thread()
+        for name in ("first", "second"):
+            if state_of(sites[0][1], name).holders:
+                wrong.append(f"{run.where}: {name}")
+    assert not wrong, "\n".join(wrong)
+
+
 def test_a_wait_that_is_cancelled_in_doubt_says_that_the_outcome_is_unknown():
     memory, cancel = Memory(), lifehold.Cancel()
     holder = lock_of(store_of(memory=memory)[0]).acquire()
@@ -141,7 +251,7 @@ def test_a_wait_that_is_cancelled_in_doubt_says_that_the_outcome_is_unknown():
     while backend.count < 3:
         time.sleep(0.001)
     cancel.cancel()
-    thread.join(30)
+    thread.join(90)
     assert isinstance(told[0], lifehold.StoreUnavailable)
     assert told[0].nonce
     holder.release()

@@ -392,7 +392,7 @@ class StoreLock:
     def _interrupted(self, grant: Grant) -> None:
         """L6  In the middle of a release: the claim may be spent, and nobody else would."""
         if not grant.handle:
-            self.site.post(lambda backend: backend.release(self.name, grant.mark), here=False)
+            self.site.give_back(self.name, grant.mark, self.terms.ttl, here=False)
 
     def _leaves(self, grant: Grant, until: float) -> Callable[[Any], Coroutine[Any, Any, Any]]:
         return lambda backend: within(backend, until).release(self.name, grant.mark)
@@ -443,26 +443,27 @@ class StoreLock:
         if not waiter.ours:
             self.site.wakeups.forget(waiter.nonce)
             return
-        self.site.disown(
-            waiter.nonce,
-            lambda: self.site.post(lambda b: b.release(self.name, waiter.nonce), here=False),
-        )
+        self.site.disown(waiter.nonce, lambda: self._give_back(waiter, here=False))
+
+    def _give_back(self, waiter: Waiter, *, here: bool) -> None:
+        """Until the store has confirmed it (L6). `here`: this thread may block."""
+        self.site.give_back(self.name, waiter.nonce, self.terms.ttl, here=here)
 
     def _unwanted(self, waiter: Waiter) -> None:
         """The answer came for a caller who has gone: no grant, and no place in line, is left."""
-        self.site.post(lambda backend: backend.release(self.name, waiter.nonce), here=True)
+        self._give_back(waiter, here=True)
 
     async def _abandon(self, waiter: Waiter) -> None:
-        """Let go of whatever the nonce has. A far store is not waited for."""
+        """L6  Let go of whatever the nonce has. A far store is not waited for."""
         waiter.stands = False
         self._disown(waiter)
         try:
             if self.site.near and waiter.ours:
                 await self.runtime.shield(self._send(lambda b: b.release(self.name, waiter.nonce)))
             elif waiter.ours:
-                self.site.post(lambda backend: backend.release(self.name, waiter.nonce), here=False)
+                self._give_back(waiter, here=False)
         except FAILURES:
-            pass  # what may be there runs out by itself
+            self.site.undo(self.name, waiter.nonce, self.terms.ttl)
 
     async def _undone(self, waiter: Waiter, error: Exception, until: float) -> Unknown | None:
         """L6  Nobody can say whether it is ours: let it be nobody's, or say that too is unknown.
@@ -484,8 +485,11 @@ class StoreLock:
     def _left(self, waiter: Waiter) -> None:
         """The place in line is given up. The caller does not wait for the store to note it."""
         self._disown(waiter)
-        here = self.runtime is BLOCKING
-        self.site.post(lambda backend: backend.release(self.name, waiter.nonce), here=here)
+        if waiter.doubt:  # L6  the last request had no answer: `_refusal` tells its nonce
+            waiter.doubted = waiter.nonce
+            self.site.undo(self.name, waiter.nonce, self.terms.ttl)
+        else:
+            self._give_back(waiter, here=self.runtime is BLOCKING)
 
     def _undo_behind(self, waiter: Waiter) -> Waiter:
         """L6  The time is up: what the nonce may have is given back behind the caller.
@@ -605,18 +609,18 @@ class GrantInHand:
         self._lock, self._nonce, self.terms = lock, nonce, terms
         self.generation, self.spent = generation, False
 
-    def close(self) -> None:
-        """Give it back now, by this thread."""
-        self._give_back(True)
+    def close(self, until: float = NEVER) -> None:
+        """Give it back now, by this thread, which waits for an answer until that instant."""
+        self._give_back(True, until)
 
-    def _give_back(self, here: bool) -> None:
+    def _give_back(self, here: bool, until: float = NEVER) -> None:
         if not self.spent and self.generation == fork.here():
             self.spent = True
-            self._let_go(here)
+            self._let_go(here, until)
 
-    def _let_go(self, here: bool) -> None:
+    def _let_go(self, here: bool, until: float) -> None:
         name, nonce = self._lock.name, self._nonce
-        self._lock.site.post(lambda backend: backend.release(name, nonce), here=here)
+        self._lock.site.post(lambda backend: within(backend, until).release(name, nonce), here=here)
 
     def __del__(self) -> None:
         if not getattr(self, "spent", True):  # not there when its making was interrupted

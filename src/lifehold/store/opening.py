@@ -1,8 +1,8 @@
 """A URL becomes a store, once per process, and a URL with a name one lock of it.
 
-`memory://`, `sqlite:///path`, `postgresql://host/db`; others by an entry point of the group
-`lifehold.stores`, called as `open(url, **options)`, which answers a `Site` (site.py). The name of a
-lock stands behind the `#`, percent-encoded where it has to be.
+`memory://`, `sqlite:///path`, `postgresql://host/db`, `redis://host/0`; others by an entry point of
+the group `lifehold.stores`, called as `open(url, **options)`, which answers a `Site` (site.py). The
+name of a lock stands behind the `#`, percent-encoded where it has to be.
 """
 
 from __future__ import annotations

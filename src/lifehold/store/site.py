@@ -144,7 +144,7 @@ class Site(Bound):
         until = clock.now() + AT_EXIT
         for in_hand in self._all_in_hand():
             if clock.now() < until:
-                in_hand.close()
+                in_hand.close(until)
 
     def _all_in_hand(self) -> list[GrantInHand]:
         while True:
@@ -230,27 +230,55 @@ class Site(Bound):
         else:
             heartbeat.apart(send)
 
+    def give_back(self, name: str, nonce: str, ttl: float, *, here: bool) -> None:
+        """L6  What a nonce may have, with one release; without an answer it is undone behind."""
+
+        async def give(backend: Backend) -> None:
+            try:
+                await backend.release(name, nonce)
+            except (Unreachable, NoReply, LifeholdError):
+                self.undo(name, nonce, ttl)
+
+        self.post(give, here=here)
+
     def undo(self, name: str, nonce: str, ttl: float) -> None:
         """L6  Give back what a nonce may have, behind the caller, until its ttl has passed."""
-        self._undoing.append((name, nonce, clock.now() + ttl))
-        with fork.gate:
-            starts, self._undoes = not self._undoes, True
-        if starts:
-            heartbeat.apart(self._undo_all)
+        self._undoing.append((name, nonce, clock.now() + ttl))  # first: see _undo_all
+        starts = False
+        try:
+            with fork.gate:
+                starts, self._undoes = not self._undoes, True
+            if starts:
+                heartbeat.apart(self._undo_behind)
+        except BaseException:
+            if starts:
+                self._undoes = False  # else nobody would undo any more
+            raise
+
+    def _undo_behind(self) -> None:
+        try:
+            self._undo_all()
+        except BaseException:
+            self._undoes = False  # as above
+            raise
 
     def _undo_all(self) -> None:
         tries = UNDO.pauses()
+        undoing = self._undoing  # one list for good: what another thread adds is never lost
         while True:
+            self._undoes = False  # before the look: who adds to it from here on starts it anew
+            if not undoing:
+                return
             with fork.gate:
-                due = [each for each in self._undoing if each[2] > clock.now()]
-                self._undoing = due
-                if not due:
-                    self._undoes = False
-                    return
-            for each in due:
+                if self._undoes:
+                    return  # it was started anew
+                self._undoes = True
+            for each in undoing.copy():
                 try:
-                    finish(self.backend.release(*each[:2]))
-                    self._undoing.remove(each)
+                    if each[2] > clock.now():
+                        finish(self.backend.release(*each[:2]))
+                    if each in undoing:
+                        undoing.remove(each)
                     tries = UNDO.pauses()
                 except (Unreachable, NoReply, LifeholdError):
                     clock.pause(next(tries))

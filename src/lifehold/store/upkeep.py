@@ -5,11 +5,12 @@ from __future__ import annotations
 from ..core.value import value
 
 GOOD, NOTE, BAD = "good", "note", "bad"
+UNPROVEN = "unproven"  # for doctor, where store check says NOTE: a crash may lose a lease
 
 
 @value
 class StoreFinding:
-    """One thing that was looked at. `verdict`: GOOD; NOTE, it works and has to be known; or BAD."""
+    """One thing that was looked at. `verdict`: GOOD; NOTE, it works and has to be known; BAD."""
 
     what: str
     verdict: str

@@ -142,8 +142,10 @@ class Child:
         ready = select.select(watched, [], [], within)[0]
         if not ready:
             raise ChildEnded(f"{within:g} s after {self.passed[-1:] or 'its start'} it is nowhere")
-        if self._socket not in ready:
-            return None  # it is gone, though a child of its own may keep the line open
+        if self._socket not in ready and not select.select([self._socket], [], [], 0)[0]:
+            # It is gone, though a child of its own may keep the line open. Its last word was sent
+            # before its end was seen, and so would be here.
+            return None
         text, credentials, _, _ = self._socket.recvmsg(1 << 20, socket.CMSG_SPACE(12))
         if not text:
             return None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     Work = Callable[[], Coroutine[Any, Any, Any]]
 
-PATIENCE = 20.0  # seconds after which a worker counts as stuck; nothing right takes a tenth of it
+PATIENCE = 60.0  # seconds after which a worker counts as stuck; nothing right takes a tenth of it
 CANCELLED = "cancelled"  # the result of a worker whose wait was cancelled
 
 

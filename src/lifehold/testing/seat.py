@@ -338,31 +338,27 @@ class ModelRuntime:
 PRECALL = opcode.opmap.get("PRECALL", -1)
 CALL_AFTER = 4  # bytes
 PLAIN = frozenset((int, str, bytes, type(None)))
+MADE_OF = object()  # in a key, before what is not plain
 CONSTANT = (types.ModuleType, types.BuiltinFunctionType, type(RLock()), type(allocate_lock()))
 SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
-def local_state(first: types.FrameType | None, last: types.CodeType) -> Hashable:
+def local_state(first: types.FrameType | None, last: types.CodeType) -> tuple[Hashable, ...]:
     """A key of the frames from `first` up to, and without, the one that runs `last`."""
     seen: dict[int, int] = {}
     alive: list[Any] = []  # what was given a number must not be freed and its id used again
-    key: list[Hashable] = []
+    out: list[Hashable] = []
     frame = first
     while frame is not None and frame.f_code is not last:
-        key.append(_frame(frame, seen, alive))
+        code, names = frame.f_code, frame.f_locals
+        out += (code.co_qualname, code.co_filename, code.co_firstlineno, _position(frame))
+        out.append(len(names))
+        for name, item in names.items():
+            out.append(name)
+            freeze(item, seen, alive, out)
         frame = frame.f_back
-    return (*key, freeze(sys.exc_info()[1], seen, alive))
-
-
-def _frame(frame: types.FrameType, seen: dict[int, int], alive: list[Any]) -> Hashable:
-    code = frame.f_code
-    names = tuple(
-        [
-            (name, item if type(item) in PLAIN else freeze(item, seen, alive))
-            for name, item in frame.f_locals.items()
-        ]
-    )
-    return (code.co_qualname, code.co_filename, code.co_firstlineno, _position(frame), names)
+    freeze(sys.exc_info()[1], seen, alive, out)
+    return tuple(out)
 
 
 def _position(frame: types.FrameType) -> int:
@@ -371,35 +367,51 @@ def _position(frame: types.FrameType) -> int:
     return at + CALL_AFTER if at >= 0 and frame.f_code.co_code[at] == PRECALL else at
 
 
-def freeze(thing: Any, seen: dict[int, int], alive: list[Any]) -> Hashable:
-    """`thing` by content; what may be changed, when met again, by the number it had at first."""
+def freeze(thing: Any, seen: dict[int, int], alive: list[Any], out: list[Hashable]) -> None:
+    """Append `thing` by content; what may be changed, when met again, by its number at first.
+
+    What is not plain is MADE_OF, what it is, how many parts it has, and the parts. So a key is one
+    flat tuple, which is hashed and compared in C, and no two contents have the same.
+    """
     kind: type[Any] = type(thing)
     if kind in PLAIN:
-        return thing  # type: ignore[no-any-return]
-    if kind is tuple:  # the most common, and of what is in it most is plain
-        return ("tuple", *_each(thing, seen, alive))
-    if id(thing) in seen:
-        return ("again", seen[id(thing)])
-    if kind is bool or kind is float:
-        return (kind.__name__, thing)
-    if isinstance(thing, type):
-        return ("class", thing.__module__, thing.__qualname__)
-    if isinstance(thing, CONSTANT):
-        return ("constant", kind.__name__, getattr(thing, "__name__", ""))
-    if isinstance(thing, weakref.ref):
-        return ("weak", freeze(thing(), seen, alive))
-    if isinstance(thing, types.MethodType):
-        return ("method", thing.__func__.__qualname__, freeze(thing.__self__, seen, alive))
-    if issubclass(kind, tuple):
-        return (kind.__name__, *_each(thing, seen, alive))
-    seen[id(thing)] = len(seen)
-    alive.append(thing)
-    return (kind.__qualname__, *_each(_parts(thing), seen, alive))
+        out.append(thing)
+    elif kind is tuple:  # the most common, and of what is in it most is plain
+        _each("tuple", thing, seen, alive, out)
+    elif id(thing) in seen:
+        out += (MADE_OF, "again", 1, seen[id(thing)])
+    elif kind is bool or kind is float:
+        out += (MADE_OF, kind.__name__, 1, thing)
+    elif isinstance(thing, type):
+        out += (MADE_OF, "class", 2, thing.__module__, thing.__qualname__)
+    elif isinstance(thing, CONSTANT):
+        out += (MADE_OF, "constant", 2, kind.__name__, getattr(thing, "__name__", ""))
+    elif isinstance(thing, weakref.ref):
+        _each("weak", (thing(),), seen, alive, out)
+    elif isinstance(thing, types.MethodType):
+        _each("method", (thing.__func__.__qualname__, thing.__self__), seen, alive, out)
+    elif issubclass(kind, tuple):
+        _each(kind.__name__, thing, seen, alive, out)
+    else:
+        seen[id(thing)] = len(seen)
+        alive.append(thing)
+        _each(kind.__qualname__, _parts(thing), seen, alive, out)
 
 
-def _each(things: tuple[Any, ...], seen: dict[int, int], alive: list[Any]) -> list[Hashable]:
-    """All of them, in their order."""
-    return [item if type(item) in PLAIN else freeze(item, seen, alive) for item in things]
+def _each(
+    what: str,
+    parts: tuple[Any, ...],
+    seen: dict[int, int],
+    alive: list[Any],
+    out: list[Hashable],
+) -> None:
+    """Append all parts of something, in their order."""
+    out += (MADE_OF, what, len(parts))
+    for part in parts:
+        if type(part) in PLAIN:
+            out.append(part)
+        else:
+            freeze(part, seen, alive, out)
 
 
 def _parts(thing: Any) -> tuple[Any, ...]:

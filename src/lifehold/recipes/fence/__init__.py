@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         hooks,
     )
     from .objects import FencedObject, FolderObjects, MemoryObjects, S3Objects, Stored
+    from .redis import AsyncFencedRedis, Conflict, FencedRedis
     from .rows import AsyncRowFence, RowFence, SessionFence, fenced, wrote
     from .sql import AsyncSqlFence, LeaseTable, SqlFence, create_table
 
@@ -38,6 +39,7 @@ _ROOMS = {
         "AsyncSqlTokens FileTokens MemoryTokens SqlTokens"
     ),
     "objects": "FencedObject FolderObjects MemoryObjects S3Objects Stored",
+    "redis": "AsyncFencedRedis Conflict FencedRedis",
     "rows": "AsyncRowFence RowFence SessionFence fenced wrote",
     "sql": "AsyncSqlFence LeaseTable SqlFence create_table",
 }
@@ -47,14 +49,17 @@ _ON_DEMAND = {
 
 __all__ = [
     "HEADER",
+    "AsyncFencedRedis",
     "AsyncRowFence",
     "AsyncSqlFence",
     "AsyncSqlTokens",
+    "Conflict",
     "FenceASGI",
     "FenceWSGI",
     "Fenced",
     "FencedFile",
     "FencedObject",
+    "FencedRedis",
     "FileTokens",
     "FolderObjects",
     "LeaseAuth",

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from ...core.backend import Given, NoReply, Refused, State, StoreHolder, Traits, Unreachable
 from ...core.deadline import NEVER
-from ...core.errors import InvalidArgument
+from ...core.errors import InvalidArgument, LifeholdError
 from ...core.fence import LARGEST
-from ...core.owner import Owner
+from ...core.owner import Owner, owner_of
 from ...core.value import as_dict
-from ...runtime import clock, fork
+from ...runtime import clock, fork, heartbeat
+from ...runtime.blocking import finish
 from .connect import PostgresUrl, call, too_new
 from .messages import migrate_command, place
 from .sql import VERSION
@@ -27,7 +28,7 @@ from .wire import ConnectionPool
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import json
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
     from ...core.backend import Order, Renewal, Request
@@ -55,6 +56,8 @@ class Postgres:
         self._plan, self._link, self._beats, self._wakes = plan, link, beats, wakeups
         self._owner: tuple[Owner, str] | None = None
         self.traits, self._until = Traits(limit=plan.limit), NEVER
+        if plan.late is None:
+            plan.late = LateRequests(plan, beats)
 
     def within(self, until: float) -> Postgres:
         """The same, for a question whose answer is of use until that instant."""
@@ -62,10 +65,13 @@ class Postgres:
         made._until = until
         return made
 
-    async def _call(self, name: str, *given: Any) -> tuple[Any, ...]:
+    async def _call(self, name: str, *given: Any, first: bool = False) -> tuple[Any, ...]:
         prepared = self._link.prepared
         found = await self._link.ask(
-            lambda: self._plan.statement(name, len(given), prepared), given, self._until
+            lambda: self._plan.statement(name, len(given), prepared),
+            given,
+            self._until,
+            first=first,
         )
         return self._only(found)
 
@@ -76,8 +82,7 @@ class Postgres:
 
     async def acquire(self, request: Request) -> Given | Refused:
         r = request
-        row = await self._call(
-            "1_acquire",
+        given = (
             r.name,
             r.nonce,
             r.ttl,
@@ -92,8 +97,15 @@ class Postgres:
             _wakeup(r.wakeup, r.handoff_id),
             r.gone,
         )
-        given, token, slot, acquired_at, now, over, holders, ahead, look_in, capacity = row
-        if given:
+        over = self._plan.late.sent(r.nonce)  # L6  it may come behind its own release
+        try:
+            row = await self._call("1_acquire", *given)
+        except Unreachable:
+            over()
+            raise
+        over()
+        is_in, token, slot, acquired_at, now, over, holders, ahead, look_in, capacity = row
+        if is_in:
             return Given(token, slot, acquired_at, now, _store_holder(over) if over else None)
         return Refused(tuple(_store_holder(one) for one in holders or ()), ahead, look_in, capacity)
 
@@ -101,7 +113,9 @@ class Postgres:
         """Those that change no weight go in one statement, which locks no row of a name."""
         if len(many) == 1 and many[0].weight is not None:
             one = many[0]
-            now, kept = await self._call("1_lighten", one.name, one.nonce, one.ttl, one.weight)
+            now, kept = await self._call(
+                "1_lighten", one.name, one.nonce, one.ttl, one.weight, first=True
+            )
             return now, tuple(kept)
         if any(one.weight is not None for one in many):
             raise InvalidArgument("a renewal that changes a weight goes alone")
@@ -116,7 +130,8 @@ class Postgres:
         return now, tuple(kept or ())
 
     async def release(self, name: str, nonce: str) -> bool:
-        (was_in,) = await self._call("1_release", name, nonce)
+        (was_in,) = await self._call("1_release", name, nonce, first=True)
+        self._plan.late.released(name, nonce)
         return bool(was_in)
 
     async def look(self, names: Sequence[str] | None, prefix: str = "") -> tuple[State, ...]:
@@ -203,9 +218,6 @@ class Postgres:
         return known[1]
 
 
-FIELDS = frozenset(Owner.__match_args__)
-
-
 def _wakeup(wakeup: str, handoff_id: str) -> str:
     """The channel alone; or channel, listener and word, where all are there (sql.py)."""
     channel, _, listener = wakeup.partition(" ")
@@ -231,11 +243,7 @@ def _store_holder(one: list[Any]) -> StoreHolder:
 
 def _read_owner(text: str) -> Owner | None:
     """L12  What a newer version wrote besides is not for us."""
-    try:
-        known = {key: item for key, item in json.loads(text).items() if key in FIELDS}
-        return Owner(**known)
-    except (ValueError, TypeError, AttributeError):
-        return None
+    return owner_of(lambda: json.loads(text))
 
 
 def _state(one: list[Any]) -> State:
@@ -243,6 +251,99 @@ def _state(one: list[Any]) -> State:
     left = (kept[0][0], kept[0][1]) if kept and kept[0] and kept[0][0] is not None else None
     holders = tuple(map(_store_holder, holders or ()))
     return State(name, token, capacity, holders, tuple(nonces or ()), left)
+
+
+# ------------------------------------------------------------------------------------------------
+# Requests that may still be on their way when what they take is given back already.
+#
+# Promise: what such a request takes is given back too. A connection that was given up may still
+# carry it, as across a network that was cut: then it comes behind the release, which went another
+# way. So the release is said again, until TCP has given up what was sent (connect.py: 20 s). How it
+# could fail: a pooler or tunnel keeps the request for longer. Then the lease runs out by itself.
+
+
+AGAIN = (1.0, 2.0, 4.0, 8.0, 16.0)  # seconds from one release to the next
+LONGEST_LOOK = 1.0  # seconds of one sleep: another may be due before
+USELESS = 30.0  # seconds behind its time at which a release is not said any more
+DOUBTED = 10_000  # nonces that are kept in mind
+
+
+class LateRequests:
+    """Those of one store. `beats`: the connections by which it is told."""
+
+    def __init__(self, plan: PostgresUrl, beats: Any) -> None:
+        self._plan, self._beats = plan, beats
+        self._begin()
+
+    def _begin(self) -> None:
+        self._generation = fork.here()
+        self._doubted: dict[str, None] = {}  # nonces whose request has had no answer
+        self._due: list[tuple[float, str, str, int]] = []  # when, name, nonce, how often before
+        self._works = False
+
+    def sent(self, nonce: str) -> Callable[[], object]:
+        """A request is on its way, until it is over: what is returned tells that, if anybody can.
+
+        Also its caller may have gone and given it back meanwhile, as another thread does for trio.
+        """
+        if self._generation != fork.here():
+            self._begin()
+        doubted = self._doubted
+        if nonce in doubted:  # an earlier one is on its way
+            return lambda: None
+        doubted[nonce] = None
+        if len(doubted) > DOUBTED:  # those of long ago have no request on its way
+            doubted.pop(next(iter(doubted)), None)
+        return lambda: doubted.pop(nonce, None)
+
+    def released(self, name: str, nonce: str) -> None:
+        """It was given back. To be said again, if a request may come behind that."""
+        if nonce not in self._doubted or self._generation != fork.here():
+            return
+        self._doubted.pop(nonce, None)
+        self._due.append((clock.now() + AGAIN[0], name, nonce, 0))
+        starts = False
+        try:
+            with fork.gate:
+                starts, self._works = not self._works, True
+            if starts:
+                heartbeat.thread(self._work)
+        except BaseException as error:  # no thread to be had, or a signal handler has raised
+            if starts:
+                self._works = False
+            if not isinstance(error, RuntimeError):
+                raise
+
+    def _work(self) -> None:
+        try:
+            self._say()
+        except BaseException:
+            self._works = False  # else nobody would say any more
+            raise
+
+    def _say(self) -> None:
+        generation = self._generation
+        while True:
+            with fork.gate:
+                if not self._due or generation != fork.generation:
+                    self._works = False
+                    return
+            due, name, nonce, before = first = min(self._due)
+            if (left := due - clock.now()) > 0:
+                clock.pause(min(left, LONGEST_LOOK))
+                continue
+            self._due.remove(first)
+            if left > -USELESS:
+                self._release(name, nonce)
+            if before + 1 < len(AGAIN):
+                self._due.append((clock.now() + AGAIN[before + 1], name, nonce, before + 1))
+
+    def _release(self, name: str, nonce: str) -> None:
+        try:
+            query = lambda: (call(self._plan, "1_release", "$1, $2"), False)  # noqa: E731
+            finish(self._beats.ask(query, (name, nonce)))
+        except (Unreachable, NoReply, LifeholdError):
+            pass  # the next one may get through; else the lease runs out by itself
 
 
 # ------------------------------------------------------------------------------------------------

@@ -123,6 +123,7 @@ class PostgresUrl:
         self.checked = False
         self.hands = False  # its functions let in who waits, unasked (sql.py)
         self.tabled = False  # the table of session locks was seen
+        self.late: Any = None  # requests that may come behind their undoing (backend.py)
 
     async def connect(self, kind: str, until: float = NEVER) -> Any:
         """A new connection, `kind` Connection or AsyncConnection, set up for `ConnectionPool`.
@@ -413,6 +414,8 @@ class PoolLink:
         query: str | Callable[[], tuple[str, bool]],
         given: Sequence[Any] = (),
         until: float = NEVER,
+        *,
+        first: bool = False,
     ) -> list[tuple[Any, ...]]:
         """One statement, in one round trip, a transaction of its own. Raises as the pool does."""
         began = clock.now()
@@ -495,8 +498,9 @@ class LoopBackends:
         return found[0] if found is not None else self._new(loop)
 
     def _new(self, loop: object) -> Any:
-        for other in [known for known in self._known if known.is_closed()]:
-            self._known.pop(other)[1].close()
+        for other in list(self._known):  # of another thread's loop, too
+            if other.is_closed() and (found := self._known.pop(other, None)) is not None:
+                found[1].close()
         guard: list[Any] = []
 
         async def connect(until: float) -> Any:

@@ -45,7 +45,7 @@ class NotifyWakeups:
 
     def _begin(self) -> None:
         self._generation = fork.here()
-        self._mutex = _thread.allocate_lock()
+        self._mutex = _thread.RLock()  # the handler of a signal waits, too
         self._wakes: dict[str, Callable[..., object]] = {}
         self._disowned: dict[str, tuple[float, Callable[[], object]]] = {}
         self._runs = False
@@ -64,11 +64,19 @@ class NotifyWakeups:
         """
         if self._generation != fork.here():
             self._begin()
-        with self._mutex:
-            self._wakes[nonce] = wake
-            starts, self._runs = not self._runs, True
-        if starts:
-            heartbeat.apart(self._keep)
+        starts = False
+        try:
+            with self._mutex:
+                self._wakes[nonce] = wake
+                starts, self._runs = not self._runs, True
+            if starts:
+                heartbeat.thread(self._keep)
+        except BaseException as error:  # no thread to be had, or a signal handler has raised
+            if starts:
+                self._runs = False  # the next one tries again; this one looks by itself
+            if not isinstance(error, RuntimeError):
+                raise
+            self.state = f"not listening: {error}"
         key = self._key
         channel = self.channel if key is None else f"{self.channel} {key}"
         return "" if self._plan.pooled else channel
@@ -142,7 +150,10 @@ class NotifyWakeups:
         idle_since = None
         while True:
             for text in finish(line.calls(LOOK)):
-                self._told(text)
+                try:
+                    self._told(text)
+                except ValueError:  # of somebody else: no call of ours
+                    continue
             self._forget_disowned()
             if self._wakes:
                 idle_since = None

@@ -604,7 +604,7 @@ class SessionInHand(GrantInHand):
         self.session = session
         super().__init__(None, "", session.generation, terms)
 
-    def _let_go(self, here: bool) -> None:
+    def _let_go(self, here: bool, until: float) -> None:  # an end is sent, not answered
         session = self.session
         session.on_end = None
         if here:

@@ -20,7 +20,7 @@ from math import ceil
 from ...core.backend import NoReply, Unreachable
 from ...core.errors import InvalidArgument, UnsafeGround
 from ...core.grant import Holder
-from ...core.owner import ALIVE, Owner
+from ...core.owner import ALIVE, Owner, owner_of
 from ...core.value import as_dict, value
 from ...runtime import clock, fork, heartbeat, process, socket_thread
 from ...runtime.blocking import finish
@@ -118,7 +118,10 @@ class Sessions:
                 found = [each for each in self._idle if each[1].ttl == ttl]
                 if not found:
                     return None
-                self._idle.remove(found[-1])
+                try:
+                    self._idle.remove(found[-1])
+                except ValueError:
+                    continue  # the handler of a signal has it now
             session = found[-1][1]
             if session.look() is None:
                 return session
@@ -491,7 +494,6 @@ class Session:
 # that very session; else by what its client says of itself. Alive is certain: its session is open.
 
 
-FIELDS = frozenset(Owner.__match_args__)
 OURS = "lifehold pid "  # how the application_name of our sessions begins
 
 
@@ -579,7 +581,4 @@ def written(owner: Owner) -> str:
 
 def read_owner(text: str) -> Owner | None:
     """L12  What a newer version wrote besides is not for us."""
-    try:
-        return Owner(**{key: item for key, item in json.loads(text).items() if key in FIELDS})
-    except (ValueError, TypeError, AttributeError):
-        return None
+    return owner_of(lambda: json.loads(text))

@@ -364,7 +364,12 @@ class _RoleCheck:
         return row
 
     async def ask(
-        self, query: Any, given: Sequence[Any] = (), until: float = NEVER
+        self,
+        query: Any,
+        given: Sequence[Any] = (),
+        until: float = NEVER,
+        *,
+        first: bool = False,
     ) -> list[tuple[Any, ...]]:
         """One statement of the backend, on this one connection."""
         text, _ = (query, False) if isinstance(query, str) else query()

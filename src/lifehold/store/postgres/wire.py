@@ -316,12 +316,15 @@ LOOK = 5.0  # seconds between two looks for such
 SHORTEST = 0.05  # seconds for an answer, where opening the connection has taken all of the limit
 _open: dict[int, Any] = {}  # every connection of this process
 _watched: list[ConnectionPool] = []  # those that have idle connections
+_watches = False  # whether a thread closes them in time
 _inherited: list[Any] = []  # those of the parent: never closed by libpq, which would say good-bye
 
 
 @fork.in_child
 def _leave_to_parent() -> None:
     """L9  The copies of the descriptors are closed, so that the parent's end is seen as one."""
+    global _watches
+    _watches = False
     for connection in _open.values():
         _inherited.append(connection)
         try:
@@ -337,18 +340,22 @@ def _watch(link: ConnectionPool) -> None:
 
     The heartbeat thread is not asked: each lease that is taken would wake it.
     """
+    global _watches
     with fork.gate:
         _watched.append(link)
-        if len(_watched) > 1:
-            return
+        starts, _watches = not _watches, True
         try:
-            heartbeat.thread(_keep)
-        except RuntimeError:  # no thread to be had: the next one tries again
-            _watched.clear()
-            link._watched = False
+            if starts:
+                heartbeat.thread(_keep)
+        except BaseException as error:  # no thread to be had, or a signal: the next one tries again
+            _watches = link._watched = False
+            _watched.remove(link)
+            if not isinstance(error, RuntimeError):
+                raise
 
 
 def _keep() -> None:
+    global _watches
     _signal: Any = fork.lazily("_signal")
     if hasattr(_signal, "pthread_sigmask"):  # signals are for the thread that knows of them
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
@@ -361,7 +368,10 @@ def _keep() -> None:
                 if not idle and generation == fork.generation and link in _watched:
                     _watched.remove(link)
         with fork.gate:
-            if not _watched or generation != fork.generation:
+            if generation != fork.generation:
+                return
+            if not _watched:
+                _watches = False
                 return
 
 
@@ -410,12 +420,13 @@ class ConnectionPool:
         self._begin()
 
     def _begin(self) -> None:
-        self._mutex = _thread.allocate_lock()
+        self._mutex = _thread.RLock()  # the handler of a signal asks, too
         self._idle: list[
             tuple[float, ServerConnection]
         ] = []  # since when; the last used is used next
         self._watched = False  # by the thread that closes what is idle
         self._waiting: list[Any] = []
+        self._first: list[Any] = []  # who is served before those: who lets go of something
         weakref: Any = fork.lazily("weakref")
         self._lines = weakref.WeakSet()  # idle, or in a hand: one that is lost is not counted
         self._generation = fork.here()
@@ -425,16 +436,19 @@ class ConnectionPool:
         query: str | Callable[[], tuple[str, bool]],
         given: Sequence[Any] = (),
         until: float = NEVER,
+        *,
+        first: bool = False,
     ) -> list[tuple[Any, ...]]:
         """One statement, one round trip. Raises Unreachable, NoReply.
 
         `query`: or what says it, and whether it was prepared, once it is known what the connection
-        leads to; `until`: the instant at which the caller wants no answer any more. In all it takes
-        `limit` seconds: for a free connection, for a new one, and for the answer.
+        leads to; `until`: the instant at which the caller wants no answer any more; `first`: it has
+        the next free connection. In all it takes `limit` seconds: for a free connection, for a new
+        one, and for the answer.
         """
         began = clock.now()
         until = min(until, began + self.limit)
-        line = await self._take(until)
+        line = await self._take(until, first)
         try:
             text, prepared = (query, False) if isinstance(query, str) else query()
             lent = self._plan.pooled
@@ -458,21 +472,19 @@ class ConnectionPool:
 
     # ---- one connection for one request
 
-    async def _take(self, until: float) -> ServerConnection:
-        if self._generation != fork.here():
-            self._begin()
+    async def _take(self, until: float, first: bool) -> ServerConnection:
         while True:
+            if self._generation != fork.here():
+                self._begin()
             bell = None
             with self._mutex:
-                if self._idle:
-                    line = self._idle.pop()[1]
-                elif len(self._lines) < self.most:
-                    line = ServerConnection()
-                    self._lines.add(line)
-                else:
+                line = self._free()
+                if line is None:
                     bell = self._bell()
-                    self._waiting.append(bell)
-            if bell is not None:
+                    (self._first if first else self._waiting).append(bell)
+                    if self._idle:  # put back by the handler of a signal, just before
+                        bell.ring()
+            if line is None:
                 await self._wait(bell, until)
             elif line.connection is None:
                 return await self._opened(line, until)
@@ -481,6 +493,21 @@ class ConnectionPool:
             else:
                 self._put(line, False)
 
+    def _free(self) -> ServerConnection | None:
+        """One that is idle, or a new one; None where there are enough.
+
+        Under the mutex, which the handler of a signal has too: so it takes first, and looks then.
+        """
+        try:
+            return self._idle.pop()[1]
+        except IndexError:
+            line = ServerConnection()
+        self._lines.add(line)
+        if len(self._lines) <= self.most:
+            return line
+        self._lines.discard(line)
+        return None
+
     async def _wait(self, bell: Any, until: float) -> None:
         try:
             await settle(bell.wait(max(0.0, until - clock.now())))
@@ -488,7 +515,7 @@ class ConnectionPool:
             if not self._forgotten(bell):
                 self._ring()  # it was rung for us, who go away: let the next one have it
             raise
-        if self._forgotten(bell) and clock.now() >= until:
+        if self._forgotten(bell) and clock.now() >= until and not self._idle:
             raise Unreachable(
                 f"{place(self.known)}: all {self.most} connections were in use for {self.limit:g} "
                 "s: allow more with connect(url, connections=...)"
@@ -497,10 +524,13 @@ class ConnectionPool:
     def _forgotten(self, bell: Any) -> bool:
         """Whether it was not rung; it is not going to be."""
         with self._mutex:
-            if bell not in self._waiting:
-                return False
-            self._waiting.remove(bell)
-            return True
+            for each in (self._first, self._waiting):
+                try:
+                    each.remove(bell)
+                    return True
+                except ValueError:
+                    continue
+            return False
 
     async def _opened(self, line: ServerConnection, until: float) -> ServerConnection:
         try:
@@ -556,9 +586,15 @@ class ConnectionPool:
 
     def _ring(self) -> None:
         with self._mutex:
-            bell = self._waiting.pop(0) if self._waiting else None
-        if bell is not None:
-            bell.ring()
+            for each in (self._first, self._waiting):
+                try:
+                    bell = each.pop(0)
+                    break
+                except IndexError:
+                    continue
+            else:
+                return
+        bell.ring()
 
     def close(self) -> None:
         """Close what is idle. It opens again when it is asked."""

@@ -429,7 +429,8 @@ class Sqlite:
 
     def _close(self) -> None:
         for file in (self.file, self._reader):
-            if file is not None:
+            # Not what a signal handler has interrupted in the middle of a step: that is in use.
+            if file is not None and not file._mutex._is_owned():
                 with file._mutex:
                     file.close()
 

@@ -7,7 +7,7 @@ row belongs to which holder and place, and which of a long line a step can conce
 from __future__ import annotations
 
 from ...core.fence import LARGEST
-from ...core.owner import Owner
+from ...core.owner import Owner, owner_of
 from ...core.value import as_dict
 from ...runtime import fork
 from ..rules import CLAIM, HolderRow, LockState, QueueEntry
@@ -240,8 +240,4 @@ def decoded(text: str) -> Owner | None:
     """Whose record it is; None for none, or one that we cannot read."""
     if not text:
         return None
-    try:
-        found = json.loads(text)
-        return Owner(**{key: found[key] for key in Owner.__match_args__ if key in found})
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-        return None
+    return owner_of(lambda: json.loads(text))

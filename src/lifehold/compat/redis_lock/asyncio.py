@@ -1,0 +1,296 @@
+"""The lock of `redis.asyncio` over the same keys.
+
+    from lifehold.compat.redis_lock.asyncio import Lock
+
+    async with client.lock("printer", timeout=10, lock_class=Lock) as lock:
+        lock.token
+
+As `lifehold.compat.redis_lock.Lock`, with which it shares keys, scripts and waiting. What a
+cancelled task had asked for is undone in a task of its own, so that a second cancellation does not
+leave the key held. With `auto_renew=True` a task of the same event loop prolongs the key: a loop
+that is blocked for longer than the timeout loses the lock, and `check()` says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, Literal
+
+from redis.exceptions import LockError, RedisError
+
+from ...core import events
+from ...core.renew import RenewalSchedule, concluded
+from ...runtime import clock
+from . import BlockingClient, Prolonging, ended, lost, refusal
+from .protocol import LockArguments, LockKey, RedisGrant, misused
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Coroutine
+    from types import TracebackType
+    from typing import Self
+
+    from ...core.grant import Grant, Holder
+
+__all__ = ["AsyncRedisLock", "Lock"]
+
+LOGGER = logging.getLogger("lifehold")
+CONFIRMED = 5.0  # seconds for which a subscription may stay unconfirmed
+_behind: set[asyncio.Task[object]] = set()  # a loop alone does not keep its tasks
+
+
+class AsyncioClient:
+    """A client of redis.asyncio, for the running loop."""
+
+    unanswered: tuple[type[Exception], ...] = BlockingClient.unanswered
+    refused: tuple[type[Exception], ...] = BlockingClient.refused
+
+    def __init__(self, lock: LockArguments) -> None:
+        self._lock, self._redis = lock, lock.redis
+        self._messages: Any = None
+
+    async def run(self, script: str, keys: object, args: object) -> Any:
+        """One script of the lock's class."""
+        call = getattr(self._lock, f"lua_{script}")
+        return await call(keys=keys, args=args, client=self._redis)
+
+    async def command(self, *words: object) -> Any:
+        """One command."""
+        return await self._redis.execute_command(*words)
+
+    async def listen(self, channel: bytes) -> bool:
+        """On a connection of its own. False where none is to be had, or it is not allowed."""
+        try:
+            self._messages = self._redis.pubsub()
+            await self._messages.subscribe(channel)
+            until = clock.now() + CONFIRMED
+            while (left := until - clock.now()) > 0:
+                if await self._messages.get_message(timeout=left) is not None:
+                    return True
+        except (RedisError, AttributeError):  # a cluster client without it
+            pass
+        await self.deaf()
+        return False
+
+    async def heard(self, seconds: float) -> bool:
+        """Until the server tells, or for so long."""
+        messages = self._messages
+        if messages is None:
+            await asyncio.sleep(seconds)
+            return False
+        until = clock.now() + seconds
+        try:
+            while True:
+                told = await messages.get_message(timeout=max(0.0, until - clock.now()))
+                if told is not None and told["type"] == "message":
+                    return True
+                if clock.now() >= until:
+                    return True
+        except RedisError:  # the connection is gone
+            await self.deaf()
+            return False
+
+    async def deaf(self) -> None:
+        """The connection goes back, and what it subscribed to ends with it."""
+        messages, self._messages = self._messages, None
+        if messages is not None:
+            try:
+                await messages.aclose()
+            except RedisError:
+                LOGGER.debug("a subscription ended badly", exc_info=True)
+
+    async def settle(self, work: Coroutine[Any, Any, object]) -> None:
+        """In a task of its own, which goes on when the caller is cancelled again."""
+        task = asyncio.get_running_loop().create_task(work)
+        _behind.add(task)
+        task.add_done_callback(_behind.discard)
+        await asyncio.shield(task)
+
+    def behind(self, work: Coroutine[Any, Any, object]) -> None:
+        """In a task of its own."""
+        task = asyncio.get_running_loop().create_task(work)
+        _behind.add(task)
+        task.add_done_callback(_behind.discard)
+
+    async def pause(self, seconds: float) -> None:
+        """Sleep."""
+        await asyncio.sleep(seconds)
+
+
+class RenewalTask:
+    """The renewals of one grant in a task, which ends when nobody has the lock in hand any more."""
+
+    def __init__(self, key: LockKey, grant: RedisGrant, lock: LockArguments) -> None:
+        assert lock._terms is not None
+        how = Prolonging(key, grant, lock._terms)
+        granted = how.renewed(clock.utc_ns(), grant.sent_at)
+        self._kept = RenewalSchedule(granted, lock._terms, _unheard)
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(_beats(how, self._kept, granted))
+
+    @property
+    def deadline(self) -> float:
+        """The instant at which the holder must stop; past it once it is lost."""
+        self._kept.late(clock.now())
+        return -1.0 if self._kept.reason is not None else self._kept.deadline
+
+    def stop(self) -> None:
+        """No more of them."""
+        self._kept.over = True
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def __del__(self) -> None:
+        if not self._kept.over:
+            self.stop()
+
+
+def _unheard(reason: str) -> None:
+    """Whoever holds it asks `check()`."""
+
+
+async def _beats(how: Prolonging, kept: RenewalSchedule, granted: Grant) -> None:
+    at = clock.now() + kept.terms.heartbeat
+    while not kept.over:
+        await asyncio.sleep(max(0.0, min(at, kept.deadline) - clock.now()))
+        began = clock.now()
+        if kept.is_over() or kept.late(began):
+            return
+        try:
+            answer: Any = await how.renew(granted)
+        except RedisError as error:  # our deadline has not come
+            LOGGER.debug("a renewal had no answer", exc_info=error)
+            at = began + kept.terms.heartbeat / 4
+            continue
+        at = concluded(kept, answer, began, clock.now())
+
+
+class AsyncRedisLock(LockArguments):
+    """redis-py's `redis.asyncio.lock.Lock`, on the same key with the same values.
+
+    Arguments, promises and limits are those of `RedisLock`; it belongs to one event loop.
+    """
+
+    async def __aenter__(self) -> Self:
+        began = clock.now()
+        if await self.acquire():
+            return self
+        holder = None
+        try:
+            holder = await self.holder()
+        except RedisError:
+            LOGGER.debug("nobody can say who has it", exc_info=True)
+        raise refusal(self, holder, clock.now() - began if self.blocking else None)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.release()
+        except LockError:
+            if self.raise_on_release_error:
+                raise
+            LOGGER.warning("'%s' was unlocked or lost before its block ended", self._shown)
+
+    async def acquire(
+        self,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: str | bytes | None = None,
+    ) -> bool:
+        """Wait for the lock; False when it did not become ours. As `RedisLock.acquire`."""
+        ask = self._request(token, None, blocking_timeout)
+        blocking = self.blocking if blocking is None else blocking
+        key, began = self._at(), clock.now()
+        try:
+            grant = await key.acquire(ask, once=not blocking)
+            if grant is None:
+                return False
+            self._granted(grant)
+            if self._terms is not None:
+                self.local.kept = RenewalTask(key, grant, self)
+        except BaseException as error:
+            self._drop(ask.nonce)
+            await key.undo(ask, error)
+            raise
+        if events.listeners:
+            waited = clock.now() - began
+            events.tell(events.Acquired(self._shown, grant.nonce, grant.token, waited))
+        return True
+
+    async def do_acquire(self, token: str | bytes) -> bool:
+        """One try with that value."""
+        return await self.acquire(blocking=False, token=token)
+
+    async def locked(self) -> bool:
+        """Whether anybody holds it, asked of the server."""
+        return await self.redis.get(self.name) is not None
+
+    async def owned(self) -> bool:
+        """Whether it is held by us: the server says so, and our own deadline has not come."""
+        return self._owns(await self.redis.get(self.name))
+
+    async def release(self) -> None:
+        """Free the lock and wake one waiter. Cancelled, it may be called again."""
+        if self._mine() is None:
+            raise misused(self, "Cannot release a lock that's not owned or is already unlocked.")
+        await self.do_release(self.local.token)
+
+    async def do_release(self, expected_token: str | bytes) -> None:
+        """Free it, if that is its value."""
+        grant, known = self._releasing(expected_token)
+        freed = await self._at().release(grant)
+        if known:
+            self._forgotten()
+        if not freed:
+            raise lost(self, "release")
+        if events.listeners:
+            held = clock.now() - grant.sent_at
+            events.tell(events.Released(self._shown, grant.nonce, held))
+
+    def extend(self, additional_time: float, replace_ttl: bool = False) -> Awaitable[Literal[True]]:
+        """Add so many seconds to what is left, or put them in its place."""
+        return self._extended("extend", additional_time, "1" if replace_ttl else "0")
+
+    def reacquire(self) -> Awaitable[Literal[True]]:
+        """Begin the timeout anew."""
+        return self._extended("reacquire", self.timeout or 0.0, "again")
+
+    def _extended(self, what: str, seconds: float, mode: str) -> Awaitable[Literal[True]]:
+        mine = self._extendable(what)  # raises here, and not when it is awaited, as redis-py
+
+        async def extended() -> Literal[True]:
+            ms = int(seconds * 1000)
+            self._shortening(mine, ms, mode)
+            grant = await self._at().extend(mine, ms, mode)
+            if grant is None:
+                raise lost(self, what)
+            self._prolonged(grant)
+            return True
+
+        return extended()
+
+    # ---- what redis-py's lock does not have -----------------------------------------------------
+
+    def check(self) -> None:
+        """Raises LockNotOwnedError, which is a LeaseLost, once this holder must stop."""
+        if (why := self._why_lost()) is not None:
+            raise ended(self, why)
+
+    async def verify(self) -> None:
+        """`check()`, and the server is asked whether the key still has our value."""
+        if (why := self._lost_unless(await self.owned())) is not None:
+            raise ended(self, why)
+
+    async def holder(self) -> Holder | None:
+        """Who has the lock now, asked of the server; None for nobody."""
+        return await self._at().holder()
+
+    def _at(self) -> LockKey:
+        return LockKey(AsyncioClient(self), self._key, self._shown)
+
+
+Lock = AsyncRedisLock

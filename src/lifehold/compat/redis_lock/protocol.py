@@ -1,0 +1,682 @@
+"""The protocol of this face: what its scripts do at the server, and how an acquire waits.
+
+The lock is redis-py's own: one string key, set if it is not there, removed by who has its value.
+Everything else lies beside it (ops/redis_locks.py) and may be lost without harm to exclusion.
+Written once as coroutines over a port: the blocking client, or that of asyncio.
+
+How it could fail, and what keeps it:
+- A reply is lost and the client sends the script again: the grant carries a nonce, chosen before
+  the first request, and the second run finds it (L6). So does a release.
+- Who gave up without an answer had been granted it, or will be when a paused server goes on: the
+  undo ends the grant and marks its nonce as given up, so that a request that comes late is refused.
+- The key was released and its waiter is not told (a lost message, a client that died): each waiter
+  looks again by itself, the first in line of a foreign holder every `sleep` seconds.
+- A foreign process releases or takes the key: the record names the value that it is about, and
+  counts only while that value stands at the key.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from types import SimpleNamespace
+
+from redis.exceptions import LockError, NoPermissionError
+
+from ...core.deadline import NEVER, default_margin, terms
+from ...core.errors import InvalidArgument
+from ...core.events import Waiting, report
+from ...core.mask import printable
+from ...core.value import as_dict, replace, value
+from ...ops.redis_locks import PREFIX, SideKeys, look, side_keys
+from ...runtime import clock, fork, notify, process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+    from typing import Any, Protocol
+
+    from ...core.grant import Holder
+    from ...core.owner import Owner
+
+    class LockClient(Protocol):
+        """What a client of redis-py does for a lock, blocking or not."""
+
+        unanswered: tuple[type[Exception], ...]  # what it raises when nobody knows the outcome
+        refused: tuple[type[Exception], ...]  # ... when the server said no
+
+        async def run(self, script: str, keys: Sequence[bytes], args: Sequence[object]) -> Any:
+            """One script, by the name that it has in SCRIPTS."""
+            ...
+
+        async def command(self, *words: object) -> Any:
+            """One command."""
+            ...
+
+        async def listen(self, channel: bytes) -> bool:
+            """Subscribe, and wait until the server has confirmed that. False: it cannot be."""
+            ...
+
+        async def heard(self, seconds: float) -> bool:
+            """Sleep, at most until a message comes. Whether it still listens."""
+            ...
+
+        async def deaf(self) -> None:
+            """Listen no more."""
+            ...
+
+        async def settle(self, work: Coroutine[Any, Any, object]) -> None:
+            """Do it to its end, whoever cancels the caller meanwhile."""
+            ...
+
+        def behind(self, work: Coroutine[Any, Any, object]) -> None:
+            """Go on with it while the caller has left."""
+            ...
+
+        async def pause(self, seconds: float) -> None:
+            """Sleep."""
+            ...
+
+
+SLOW = 1.0  # seconds between two looks while an event will tell
+GRACE = 6.0  # seconds after which a waiter that asked no more is passed over
+FIRST_NOTICE, LONGEST_GAP = 2.0, 60.0  # seconds, of waits that are told
+KEPT_MS = 10_000  # for which a release may be asked for again
+GIVEN_UP_MS = 600_000  # for which a request may still come from a server that was paused
+FOR_GOOD = ("NOPERM", "ACL failure", "WRONGTYPE")  # refusals that stay, also out of a script
+UNDONE_AFTER = 60.0  # seconds for which the undo of a lock without an expiry is tried
+
+_WAKE = """
+local function wake(line, seen)
+    while true do
+        local head = redis.call('zrange', line, 0, 0)[1]
+        if not head then
+            return
+        end
+        redis.call('zrem', line, head)
+        redis.call('hdel', seen, head)
+        local heard = redis.pcall('publish', head, 'free')
+        if type(heard) == 'number' and heard > 0 then
+            return
+        end
+    end
+end
+local function cleared(owner)
+    redis.call('hdel', owner, 'value', 'nonce', 'token', 'at', 'owner')
+end
+"""
+
+# Keys of each: the lock, then either nothing or token, owner, given-up mark, line, seen.
+SCRIPTS = {
+    # value, milliseconds or '', nonce, owner, channel or '', first asked or '', grace
+    # -> got it, token or time, milliseconds left, whether its release will be told, place in line
+    "acquire": """
+local beside = #KEYS > 1
+local t = redis.call('time')
+local us = t[1] * 1000000 + t[2]
+local ms = math.floor(us / 1000)
+local found = redis.pcall('get', KEYS[1])
+local record = {}
+if beside then
+    if redis.call('exists', KEYS[4]) == 1 then
+        return {0, ms, -1, 0, 0}
+    end
+    record = redis.call('hmget', KEYS[3], 'value', 'nonce', 'token')
+end
+if found == ARGV[1] and ARGV[3] ~= '' then
+    if beside and record[2] == ARGV[3] and record[1] == found then
+        return {1, tonumber(record[3]), -1, 0, 0}
+    elseif not beside then
+        return {1, 0, -1, 0, 0}
+    end
+end
+if not found then
+    local token = 0
+    if beside then
+        token = math.max(tonumber(redis.call('get', KEYS[2]) or '0') + 1, us)
+    end
+    if ARGV[2] == '' then
+        redis.call('set', KEYS[1], ARGV[1])
+    else
+        redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
+    end
+    if not beside then
+        return {1, 0, -1, 0, 0}
+    end
+    local text = string.format('%.0f', token)
+    redis.call('set', KEYS[2], text)
+    redis.call('hset', KEYS[3], 'value', ARGV[1], 'nonce', ARGV[3], 'token', text,
+        'at', string.format('%.0f', ms), 'owner', ARGV[4])
+    if ARGV[2] == '' then
+        redis.call('persist', KEYS[3])
+    else
+        redis.call('pexpire', KEYS[3], ARGV[2])
+    end
+    if ARGV[5] ~= '' then
+        redis.call('zrem', KEYS[5], ARGV[5])
+        redis.call('hdel', KEYS[6], ARGV[5])
+    end
+    return {1, token, -1, 0, 0}
+end
+local told, place = 0, 0
+if beside and record[1] == found then
+    told = 1
+end
+if beside and ARGV[5] ~= '' then
+    local first = ARGV[6] == '' and string.format('%.0f', ms) or ARGV[6]
+    redis.call('zadd', KEYS[5], 'nx', first, ARGV[5])
+    redis.call('hset', KEYS[6], ARGV[5], string.format('%.0f', ms + ARGV[7]))
+    for _, key in ipairs({KEYS[5], KEYS[6]}) do
+        if redis.call('pttl', key) < tonumber(ARGV[7]) then
+            redis.call('pexpire', key, ARGV[7])
+        end
+    end
+    while true do
+        local head = redis.call('zrange', KEYS[5], 0, 0)[1]
+        if tonumber(redis.call('hget', KEYS[6], head) or '0') > ms then
+            break
+        end
+        redis.call('zrem', KEYS[5], head)
+        redis.call('hdel', KEYS[6], head)
+    end
+    place = redis.call('zrank', KEYS[5], ARGV[5])
+end
+return {0, ms, redis.call('pttl', KEYS[1]), told, place}
+""",
+    # value, nonce -> 1 when it was ours until now
+    "release": _WAKE
+    + f"""
+local beside = #KEYS > 1
+if redis.call('get', KEYS[1]) ~= ARGV[1] then
+    if beside and ARGV[2] ~= '' and redis.call('hget', KEYS[3], 'released') == ARGV[2] then
+        return 1
+    end
+    return 0
+end
+redis.call('del', KEYS[1])
+if beside then
+    cleared(KEYS[3])
+    redis.call('hset', KEYS[3], 'released', ARGV[2])
+    redis.call('pexpire', KEYS[3], {KEPT_MS})
+    wake(KEYS[5], KEYS[6])
+end
+return 1
+""",
+    # value, milliseconds, '1' to replace what is left -> milliseconds left, or nothing
+    "extend": """
+if redis.call('get', KEYS[1]) ~= ARGV[1] then
+    return nil
+end
+local left = redis.call('pttl', KEYS[1])
+if left < 0 and ARGV[3] ~= 'again' then
+    return nil
+end
+local ms = tonumber(ARGV[2])
+if ARGV[3] == '0' then
+    ms = ms + left
+end
+redis.call('pexpire', KEYS[1], ms)
+if #KEYS > 1 and redis.call('hget', KEYS[3], 'value') == ARGV[1] then
+    redis.call('pexpire', KEYS[3], ms)
+end
+return ms
+""",
+    # value, nonce, channel or '', '1' when a request of that nonce may still come. A full server
+    # still deletes: so that comes first, and the mark, which it may refuse, after it.
+    "leave": _WAKE
+    + f"""
+if #KEYS > 1 then
+    if ARGV[4] == '1' then
+        local record = redis.call('hmget', KEYS[3], 'value', 'nonce')
+        if record[2] == ARGV[2] and redis.pcall('get', KEYS[1]) == record[1] then
+            redis.call('del', KEYS[1])
+            cleared(KEYS[3])
+        end
+        redis.call('set', KEYS[4], 1, 'px', {GIVEN_UP_MS})
+    end
+    if ARGV[3] ~= '' then
+        redis.call('zrem', KEYS[5], ARGV[3])
+        redis.call('hdel', KEYS[6], ARGV[3])
+    end
+    if redis.call('exists', KEYS[1]) == 0 then
+        wake(KEYS[5], KEYS[6])
+    end
+elseif ARGV[4] == '1' and redis.pcall('get', KEYS[1]) == ARGV[1] then
+    redis.call('del', KEYS[1])
+end
+return 0
+""",
+}
+NO_SIDE_KEY = (
+    "the name's hash tag cannot be repeated, so no other key is certain to share its cluster slot"
+)
+_records: dict[Owner, str] = {}
+_told = False  # of locks without a timeout, in this process
+
+
+@value
+class RedisGrant:
+    """One grant, or a value that the program has put in itself.
+
+    `value`: what stands at the key; `nonce`: "" where nothing is known but the value; `sent_at`:
+    the instant of our clock at which it was asked for or prolonged; `deadline`: at which its holder
+    stops, NEVER without a timeout; `generation`: of the process that was granted it (L9).
+    """
+
+    value: bytes
+    nonce: str = ""
+    token: int | None = None
+    sent_at: float = 0.0
+    deadline: float = NEVER
+    generation: int = -1
+
+
+@value
+class LockRequest:
+    """What one acquire asks for. `px`: milliseconds, None for no expiry; `until`: an instant."""
+
+    value: bytes
+    nonce: str
+    timeout: float | None
+    sleep: float
+    until: float
+
+    @property
+    def px(self) -> int | str:
+        """Of the key, as redis-py counts it."""
+        return int(self.timeout * 1000) if self.timeout else ""
+
+
+def deadline(sent_at: float, ttl: float | None) -> float:
+    """L8  Counted from the sending, a margin before the key ends."""
+    if not ttl:
+        return NEVER
+    return sent_at + ttl - min(default_margin(ttl), ttl / 4)
+
+
+class LockKey:
+    """One lock of one client: its keys, and what is asked of them."""
+
+    def __init__(self, client: LockClient, key: bytes, name: str) -> None:
+        self.client, self.key, self.name = client, key, name
+        self.beside: SideKeys | None = side_keys(key)
+
+    def _keys(self, nonce: str = "") -> list[bytes]:
+        beside = self.beside
+        if beside is None:
+            return [self.key]
+        mark = beside.given_up + b":" + nonce.encode()
+        return [self.key, beside.token, beside.owner, mark, beside.line, beside.seen]
+
+    async def attempt(
+        self, ask: LockRequest, channel: bytes = b"", first: object = ""
+    ) -> RedisGrant | list[int]:
+        """One try: the grant, or what the server says of who has it."""
+        sent_at = clock.now()
+        args = (ask.value, ask.px, ask.nonce, _record(), channel, first, _grace(ask.sleep))
+        found: list[int] = await self.client.run("acquire", self._keys(ask.nonce), args)
+        if not found[0]:
+            return found
+        token = found[1] if self.beside is not None else None
+        ends = deadline(sent_at, ask.timeout)
+        return RedisGrant(ask.value, ask.nonce, token, sent_at, ends, fork.here())
+
+    async def acquire(self, ask: LockRequest, *, once: bool) -> RedisGrant | None:
+        """The grant; None when the caller's patience is over. `once`: one try and no wait.
+
+        L6  Whoever calls it undoes it after any exception: also one that came with the grant.
+        """
+        got = await self.attempt(ask)
+        if isinstance(got, RedisGrant):
+            return got
+        return None if once or clock.now() >= ask.until else await self._wait(ask)
+
+    async def _wait(self, ask: LockRequest) -> RedisGrant | None:
+        """L10  Wait for the event, and look by ourselves where none is to be expected."""
+        client, first = self.client, ""
+        channel = _channel(ask)
+        began = clock.now()
+        notice_at, gap = began + FIRST_NOTICE, FIRST_NOTICE
+        can_listen, listening = self.beside is not None, False
+        try:
+            while True:
+                if can_listen and not listening:
+                    can_listen = listening = await client.listen(channel)
+                last = clock.now() >= ask.until
+                got = await self.attempt(ask, channel if listening else b"", first)
+                if isinstance(got, RedisGrant):
+                    return got
+                if last:
+                    return None
+                first = first or str(got[1])
+                if (now := clock.now()) >= notice_at:
+                    await self._tell(now - began, got[4] if listening else None)
+                    gap = min(gap * 2, LONGEST_GAP)
+                    notice_at = now + gap
+                pause = _pause(got, ask.sleep) if listening else ask.sleep
+                listening = await client.heard(
+                    max(0.0, min(pause, ask.until - now, notice_at - now))
+                )
+        finally:
+            await client.deaf()
+            if first and self.beside is not None:
+                await client.settle(self._leave(ask, channel))
+
+    async def _leave(self, ask: LockRequest, channel: bytes) -> None:
+        """Out of the line; if the lock is free, the next one is told."""
+        try:
+            await self.client.run("leave", self._keys(ask.nonce), (ask.value, "", channel, ""))
+        except Exception as error:  # noqa: BLE001 - whoever is next looks by itself
+            report(error)
+
+    async def undo(self, ask: LockRequest, error: BaseException) -> None:
+        """L6  Nothing stays held without a handle, whether or not the request was carried out."""
+        if not ask.nonce:
+            return  # a value that others may hold too: ours cannot be told from it
+        if isinstance(error, self.client.unanswered):
+            self.client.behind(self._undo_again(ask))  # the caller has waited for one timeout
+        else:
+            await self.client.settle(self._undo_now(ask))
+
+    async def _undo(self, ask: LockRequest) -> None:
+        args = (ask.value, ask.nonce, _channel(ask), "1")
+        await self.client.run("leave", self._keys(ask.nonce), args)
+
+    async def _undo_now(self, ask: LockRequest) -> None:
+        try:
+            await self._undo(ask)
+        except Exception as error:  # noqa: BLE001 - tried again
+            if not self._for_good(error):  # else as the request was
+                self.client.behind(self._undo_again(ask))
+
+    def _for_good(self, error: Exception) -> bool:
+        """Whether it is a refusal that no waiting ends; a full or a busy server is none."""
+        if not isinstance(error, self.client.refused):
+            return False
+        text = str(error)
+        return isinstance(error, NoPermissionError) or any(word in text for word in FOR_GOOD)
+
+    async def _undo_again(self, ask: LockRequest) -> None:
+        """Until it is done, or the key has ended by itself."""
+        until = clock.now() + (ask.timeout or UNDONE_AFTER)
+        pause = 0.05
+        while True:
+            try:
+                await self._undo(ask)
+            except Exception as error:  # noqa: BLE001 - no answer still
+                if clock.now() >= until or self._for_good(error):
+                    report(error)
+                    return
+            else:
+                return
+            await self.client.pause(pause)
+            pause = min(pause * 2, 2.0)
+
+    async def release(self, grant: RedisGrant) -> bool:
+        """Free the key. False: it was not ours any more."""
+        args = (grant.value, grant.nonce)
+        return bool(await self.client.run("release", self._keys(), args))
+
+    async def extend(self, grant: RedisGrant, ms: int, mode: str) -> RedisGrant | None:
+        """Prolong it; None when it is not ours. `mode`: "0" adds, "1" replaces, "again" always."""
+        sent_at = clock.now()
+        left = await self.client.run("extend", self._keys(), (grant.value, ms, mode))
+        if left is None:
+            return None
+        ends = deadline(sent_at, left / 1000) if left > 0 else sent_at
+        return replace(grant, sent_at=sent_at, deadline=ends)
+
+    async def holder(self) -> Holder | None:
+        """Who has it, as far as the key and the record beside it tell; None for nobody."""
+        found = await look(self.client.command, self.key)
+        return found.holders[0] if found is not None and found.holders else None
+
+    async def _tell(self, waited: float, ahead: int | None) -> None:
+        try:
+            holder = await self.holder()
+        except Exception as error:  # noqa: BLE001 - the wait goes on
+            report(error)
+            return
+        notify.waiting(Waiting(self.name, waited, holder, ahead))
+
+
+def _channel(ask: LockRequest) -> bytes:
+    """On which this very waiter is told."""
+    return PREFIX + b"wake:" + ask.nonce.encode()
+
+
+def _pause(refusal: list[int], sleep: float) -> float:
+    """Seconds until we look by ourselves: the first in line looks for what no event tells."""
+    _, _, left, told, place = refusal
+    if place:
+        return max(SLOW, sleep)
+    if not told:
+        return sleep
+    return SLOW if left < 0 else min(SLOW, left / 1000 + 0.001)
+
+
+def _grace(sleep: float) -> int:
+    """Milliseconds for which a waiter that is silent keeps its place."""
+    return int(max(GRACE, 3 * sleep) * 1000)
+
+
+def _record() -> str:
+    """This process and thread, for whoever asks who has the lock."""
+    owner = process.here()
+    text = _records.get(owner)
+    if text is None:
+        if len(_records) >= 64:
+            _records.clear()
+        text = _records[owner] = json.dumps(as_dict(owner), separators=(",", ":"))
+    return text
+
+
+def misused(lock: LockArguments, text: str) -> LockError:
+    """A bug of the caller."""
+    return LockError(text, lock_name=lock._shown)
+
+
+# ------------------------------------------------------------------------------------------------
+# What both faces are made of: redis-py's arguments and attributes, and what a thread holds.
+
+
+class LockArguments:
+    """redis-py's arguments, kept under its names, and what the asking thread holds."""
+
+    def __init__(
+        self,
+        redis: Any,
+        name: str | bytes | memoryview,
+        timeout: float | None = None,
+        sleep: float = 0.1,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        thread_local: bool = True,
+        raise_on_release_error: bool = True,
+        *,
+        auto_renew: bool = False,
+    ) -> None:
+        self.redis, self.name, self.timeout, self.sleep = redis, name, timeout, sleep
+        self.blocking, self.blocking_timeout = blocking, blocking_timeout
+        self.thread_local = bool(thread_local)
+        self.raise_on_release_error = raise_on_release_error
+        self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
+        self.local.token = None
+        self.auto_renew = auto_renew
+        self._terms = terms(timeout) if auto_renew else None
+        if auto_renew and self._terms is None:
+            raise InvalidArgument("auto_renew=True prolongs a lease: give timeout= in seconds")
+        self._key = self._encoded(name)
+        self._shown = printable(self._key.decode("utf-8", "surrogateescape"))
+        self.register_scripts()
+
+    def register_scripts(self) -> None:
+        """The scripts of this class, known by their digests; no request is made."""
+        cls: Any = self.__class__
+        for each, text in SCRIPTS.items():
+            if getattr(cls, f"lua_{each}", None) is None:
+                setattr(cls, f"lua_{each}", self.redis.register_script(text))
+
+    def _encoded(self, text: object) -> bytes:
+        """As the client would send it."""
+        try:
+            encoder = self.redis.get_encoder()
+        except AttributeError:  # of asyncio
+            encoder = self.redis.connection_pool.get_encoder()
+        return bytes(encoder.encode(text))
+
+    def _request(self, value: object, sleep: float | None, patience: float | None) -> LockRequest:
+        """What an acquire asks for. L6  The nonce is chosen before the first request."""
+        sleep = self.sleep if sleep is None else sleep
+        patience = self.blocking_timeout if patience is None else patience
+        if not self.timeout and not self.auto_renew:
+            _told_once()
+        nonce = uuid.uuid1().hex  # as redis-py: it says when it was made
+        content = nonce.encode()
+        if value is not None:
+            content = self._encoded(value)
+            if side_keys(self._key) is None:
+                nonce = ""  # somebody else may use that value too
+        until = NEVER if patience is None else clock.now() + patience
+        return LockRequest(content, nonce, self.timeout or None, sleep, until)
+
+    def _mine(self) -> RedisGrant | None:
+        """What the asking thread holds, as far as it knows; of a value put in by hand that alone.
+
+        L9  A forked child holds nothing of its parent's.
+        """
+        content = getattr(self.local, "token", None)
+        if content is None:
+            return None
+        grant: RedisGrant | None = getattr(self.local, "grant", None)
+        if grant is None or grant.value != content:
+            return RedisGrant(content if isinstance(content, bytes) else self._encoded(content))
+        return grant if grant.generation in (-1, fork.here()) else None
+
+    def _granted(self, grant: RedisGrant) -> None:
+        self.local.grant, self.local.token, self.local.by_hand = grant, grant.value, None
+
+    def _prolonged(self, grant: RedisGrant) -> None:
+        """By hand, which may have been for less than the renewals count on."""
+        self.local.grant, self.local.by_hand = grant, clock.now()
+
+    def _shortening(self, grant: RedisGrant, ms: int, mode: str) -> None:
+        """L8  The key may end sooner from here on, whether or not an answer comes."""
+        now, ends = clock.now(), self._deadline()
+        soonest = ends + ms / 1000  # "0" adds
+        if mode != "0":
+            soonest = deadline(now, ms / 1000) if ms > 0 else now
+        if soonest < ends:
+            self._prolonged(replace(grant, deadline=soonest))
+
+    def _forgotten(self) -> None:
+        self.local.token = self.local.grant = self.local.kept = self.local.by_hand = None
+
+    def _owns(self, stored: object) -> bool:
+        """L8  The clock comes after the look: an answer that came late proves nothing."""
+        mine = self._mine()
+        if mine is None or stored is None or self._encoded(stored) != mine.value:
+            return False
+        return clock.now() < self._deadline()
+
+    def _releasing(self, value: str | bytes) -> tuple[RedisGrant, bool]:
+        """The grant with that value, and whether it is the one in hand."""
+        mine, content = self._mine(), self._encoded(value)
+        if mine is None or mine.value != content:
+            return RedisGrant(content), False
+        self._renew_no_more()
+        return mine, True
+
+    def _lost_unless(self, owned: bool) -> str | None:
+        """Why it is lost, after the server has been asked."""
+        why = self._why_lost()
+        return why if why is not None or owned else "its key has another value, or none"
+
+    def _extendable(self, what: str) -> RedisGrant:
+        mine = self._mine()
+        if mine is None:
+            raise misused(self, f"Cannot {what} an unlocked lock")
+        if self.timeout is None:
+            raise misused(self, f"Cannot {what} a lock with no timeout")
+        return mine
+
+    def _drop(self, nonce: str) -> None:
+        """Hold no more what was just granted, if it was."""
+        grant: RedisGrant | None = getattr(self.local, "grant", None)
+        if grant is not None and grant.nonce == nonce:
+            self._renew_no_more()
+            self._forgotten()
+
+    def _renew_no_more(self) -> None:
+        kept = getattr(self.local, "kept", None)
+        if kept is not None:
+            kept.stop()
+
+    # ---- what redis-py's lock does not have -----------------------------------------------------
+
+    @property
+    def token(self) -> int | None:
+        """The fencing token of what this thread holds; None with the reason in `token_reason`.
+
+        It orders the grants of this face alone: of a holder that uses another library nothing is
+        known, and its grants take no token.
+        """
+        grant = self._mine()
+        return None if grant is None else grant.token
+
+    @property
+    def token_reason(self) -> str | None:
+        """Why there is no token; None when there is one."""
+        grant = self._mine()
+        if grant is None:
+            return "it is not held by this thread"
+        if grant.token is not None:
+            return None
+        return NO_SIDE_KEY if side_keys(self._key) is None else "its value was put in by hand"
+
+    @property
+    def nonce(self) -> str | None:
+        """The name of this very grant; None when nothing is held."""
+        grant = self._mine()
+        return None if grant is None else grant.nonce or None
+
+    def remaining(self) -> float | None:
+        """Seconds until this holder must stop; 0.0 when it is over, None without a timeout.
+
+        Reduced by a margin of a tenth of the timeout, at least 0.25 s and at most a quarter of it.
+        """
+        ends = self._deadline()
+        return None if ends == NEVER else max(0.0, ends - clock.now())
+
+    def _deadline(self) -> float:
+        grant = self._mine()
+        if grant is None:
+            return 0.0
+        kept = getattr(self.local, "kept", None)
+        if kept is None or self._terms is None:
+            return grant.deadline
+        ends, by_hand = float(kept.deadline), getattr(self.local, "by_hand", None)
+        if by_hand is None or ends > self._terms.deadline(by_hand):
+            return ends
+        return min(ends, grant.deadline)  # L8  until a renewal that was sent after it
+
+    def _why_lost(self) -> str | None:
+        """L8  Decided by our clock alone: no request is made."""
+        if self._mine() is None:
+            return "it is not held by this thread"
+        if clock.now() < self._deadline():
+            return None
+        return f"its timeout of {self.timeout:g} s is over" if self.timeout else "it has ended"
+
+
+def _told_once() -> None:
+    """A lock that nothing ends is worth one line in each process."""
+    global _told
+    if not _told:
+        _told = True
+        text = (
+            "a Redis lock without timeout= stays for ever when its holder dies: give a timeout, "
+            "and auto_renew=True for work that may take longer"
+        )
+        notify.unharmed(lambda: notify.warn(text, {}))

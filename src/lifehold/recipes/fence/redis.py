@@ -1,0 +1,361 @@
+"""`FencedRedis`: keys of Redis that accept no write of a late holder.
+
+    guard = FencedRedis(client, lease)
+    guard.advance("account:7")              # before the first read: older tokens are refused
+    guard.hset("account:7", {"sum": 5})     # StaleToken once a later holder has been there
+    guard.run("return redis.call('append', KEYS[1], ARGV[1])", ["account:7"], ["x"])
+
+Promise: of two writes that were admitted under different tokens, the one with the older token was
+made first. Rule: a key beside the data, in the same slot, remembers the newest token; one script
+compares it, writes and stores it, and a server runs one script at a time. The fence lives and dies
+with the data: a failover that loses the last writes loses it with them, a flush takes both.
+
+`transaction` is for what one script cannot do: WATCH, reads, MULTI, EXEC. The fence is watched with
+the keys, so a successor's `advance` ends it. EXEC answers nil when any watched key changed: then
+the lease is asked, and the caller learns whether to try again (`Conflict`) or to stop. redis-py
+raises the same WatchError when the connection ends in between: before EXEC that is tried again,
+from EXEC on the outcome is unknown and its cause is raised (L6). How it could fail: what writes
+these keys without a guard is not seen, as everywhere.
+"""
+
+from __future__ import annotations
+
+from inspect import isawaitable
+
+from ...core.errors import InvalidArgument, LeaseLost, LifeholdError
+from ...core.fence import stale
+from ...core.slot import in_slot_of
+from ...runtime import fork
+from .rule import token_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from typing import Any
+
+    from .rule import Carrier
+
+    Client = Any  # blocking, of asyncio, of a cluster: they have no type in common
+    Pipe = Client
+    Reply = Any  # what a server answered, in the form that the client gives it
+    Word = str | bytes | int | float
+
+__all__ = ["AsyncFencedRedis", "Conflict", "FencedRedis"]
+
+PREFIX = b"lifehold:1:fence:"  # the number: of this layout
+
+# Tokens are compared as texts: a number of Lua is exact up to 2**53 only.
+_ADMIT = """
+local half = #KEYS / 2
+for at = half + 1, #KEYS do
+    local seen = redis.call('get', KEYS[at])
+    if seen and (#seen > #ARGV[1] or (#seen == #ARGV[1] and seen > ARGV[1])) then
+        return {0, seen, at - half}
+    end
+end
+local keys, words = {}, {}
+for at = 1, half do
+    keys[at] = KEYS[at]
+    redis.call('set', KEYS[half + at], ARGV[1])
+end
+for at = 2, #ARGV do
+    words[at - 1] = ARGV[at]
+end
+"""
+_COMMAND = (
+    _ADMIT
+    + """
+if #words == 0 then
+    return {1}
+end
+local name = table.remove(words, 1)
+return {1, redis.call(name, keys[1], unpack(words))}
+"""
+)
+
+
+class Conflict(LifeholdError):
+    """A watched key changed before EXEC, and the lease still holds: read again, and try again."""
+
+    code = "conflict"
+
+
+def scripted(script: str) -> str:
+    """The program's script behind the admission, with KEYS and ARGV of its own."""
+    head = f"{_ADMIT}\nlocal function guarded(KEYS, ARGV)\n"
+    tail = "if type(got) == 'table' and got.err then\n    return got\nend\nreturn {1, got}\n"
+    return f"{head}{script}\nend\nlocal got = guarded(keys, words)\n{tail}"
+
+
+class KeyFences:
+    """What both faces are made of: the keys beside the data, and what an answer means."""
+
+    def __init__(self, client: Client, lease: Carrier | int) -> None:
+        self._client, self._lease = client, lease
+        self._one = client.register_script(_COMMAND)
+        self._scripts: dict[str, Callable[..., Reply]] = {}
+
+    @property
+    def token(self) -> int:
+        """That of the lease. Raises StaleToken for a lock that carries none."""
+        return token_of(self._lease, "redis")
+
+    def _asked(self, keys: Sequence[str | bytes], words: Sequence[Word]) -> dict[str, object]:
+        if not keys:
+            raise InvalidArgument("a guarded write names its keys")
+        token = token_of(self._lease, _shown(keys[0]))
+        return {"keys": [*keys, *map(fence_key, keys)], "args": [token, *words]}
+
+    def _script(self, text: str) -> Callable[..., Reply]:
+        if text not in self._scripts:
+            self._scripts[text] = self._client.register_script(scripted(text))
+        return self._scripts[text]
+
+    def _answered(self, keys: Sequence[str | bytes], answer: Reply) -> Reply:
+        if answer[0]:
+            said = answer[1] if len(answer) > 1 else None
+            if isinstance(said, Exception):
+                raise said
+            return said
+        late = _shown(keys[int(answer[2]) - 1])
+        raise stale(late, token_of(self._lease, late), int(answer[1]))
+
+    def _compared(self, keys: Sequence[str | bytes], seen: Sequence[Reply]) -> None:
+        for key, fence in zip(keys, seen, strict=True):
+            name = _shown(key)
+            token = token_of(self._lease, name)
+            if fence is not None and int(fence) > token:
+                raise stale(name, token, int(fence))
+
+    def _asking(self) -> Callable[[], object] | None:
+        """What asks the lease: its store, where it can be asked. None of a bare token."""
+        lease: Any = self._lease
+        if isinstance(lease, int):
+            return None
+        ask: Callable[[], object] | None = getattr(lease, "verify", None)
+        return ask or getattr(lease, "check", None)
+
+    def _conflict(self, keys: Sequence[str | bytes]) -> Conflict:
+        names = ", ".join(map(repr, map(_shown, keys)))
+        return Conflict(
+            f"a key watched with {names} changed before EXEC, and the lease still holds: read "
+            "again and try again",
+            name=_shown(keys[0]),
+        )
+
+    def _gone(self, keys: Sequence[str | bytes]) -> LeaseLost:
+        return LeaseLost(
+            f"{_shown(keys[0])!r}: nothing was written: a watched key changed before EXEC, and the "
+            "lease does not hold any more",
+            name=_shown(keys[0]),
+            reason="it does not hold any more",
+        )
+
+
+class FencedRedis(KeyFences):
+    """Writes under a lease, refused once a later holder has been at that key.
+
+    `client`: of redis-py, blocking, also of a cluster; `lease`: whose token is compared, or that
+    token. Each guarded key has a fence beside it, `lifehold:1:fence:{KEY}`, which does not expire.
+    All that write these keys must go through a guard. Writes raise StaleToken, and what the
+    client raises: then the outcome is unknown, and a client that retries by itself may have made an
+    `incr` twice, as without a guard.
+    """
+
+    def advance(self, *keys: str | bytes) -> None:
+        """Refuse older tokens at these keys from now on. In a cluster, keys of one slot."""
+        self._answered(keys, self._one(**self._asked(keys, ())))
+
+    def command(self, name: str, key: str | bytes, *words: Word) -> Reply:
+        """Any command whose first argument is the one key that it writes. The server's answer."""
+        return self._answered([key], self._one(**self._asked([key], (name, *words))))
+
+    def set(self, key: str | bytes, value: Word, ttl: float | None = None) -> None:
+        """The whole value. `ttl`: seconds after which it ends, None for never."""
+        self.command("SET", key, value, *lasting(ttl))
+
+    def hset(self, key: str | bytes, mapping: Mapping[Word, Word]) -> int:
+        """Fields of a hash. How many of them are new."""
+        return int(self.command("HSET", key, *flat(mapping)))
+
+    def incr(self, key: str | bytes, amount: int = 1) -> int:
+        """The number afterwards."""
+        return int(self.command("INCRBY", key, amount))
+
+    def delete(self, key: str | bytes) -> bool:
+        """Whether it was there. Its fence stays."""
+        return bool(self.command("DEL", key))
+
+    def run(self, script: str, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Reply:
+        """A script of yours in one step with the admission. It sees its own KEYS and ARGV."""
+        return self._answered(keys, self._script(script)(**self._asked(keys, args)))
+
+    def fence(self, key: str | bytes) -> int:
+        """The least token that is admitted at a key."""
+        return int(self._client.get(fence_key(key)) or 0)
+
+    def transaction(
+        self, work: Callable[[Pipe], object], *keys: str | bytes, tries: int = 1
+    ) -> list[Reply]:
+        """WATCH the keys and their fences, call `work(pipe)`, EXEC. What EXEC answered.
+
+        `work` reads through the pipe, calls `pipe.multi()` and queues its writes; it may be called
+        `tries` times. Raises StaleToken, Conflict (a key changed: try again) or LeaseLost; and the
+        client's ConnectionError or TimeoutError when EXEC had no answer: then the outcome is
+        unknown, the writes may have been made, and `work` is not called again.
+        """
+        WatchError = fork.lazily("redis.exceptions").WatchError  # noqa: N806  its own name
+        fences = [*map(fence_key, keys)]
+        while True:
+            self._asked(keys, ())
+            sent = False
+            with self._client.pipeline(transaction=True) as pipe:
+                try:
+                    pipe.watch(*keys, *fences)
+                    self._compared(keys, [pipe.get(each) for each in fences])
+                    work(pipe)
+                    queued(pipe)
+                    for each in fences:
+                        pipe.set(each, self.token)
+                    sent = True
+                    return list(pipe.execute())[: -len(fences)]
+                except WatchError as error:
+                    why = _cut(error)
+                    if why is not None and sent:
+                        raise why from None  # L6  nobody knows whether EXEC was carried out
+                    self._compared(keys, [self._client.get(each) for each in fences])
+                    if not self._still_ours():
+                        raise self._gone(keys) from error
+                    tries -= 1
+                    if tries < 1:
+                        raise why or self._conflict(keys) from error
+
+    def _still_ours(self) -> bool:
+        ask = self._asking()
+        try:
+            return ask is None or ask() is not False
+        except LeaseLost:
+            return False
+
+
+class AsyncFencedRedis(KeyFences):
+    """The same for a client of redis.asyncio; `work` may be a coroutine function."""
+
+    async def advance(self, *keys: str | bytes) -> None:
+        """Refuse older tokens at these keys from now on."""
+        self._answered(keys, await self._one(**self._asked(keys, ())))
+
+    async def command(self, name: str, key: str | bytes, *words: Word) -> Reply:
+        """Any command whose first argument is the one key that it writes."""
+        return self._answered([key], await self._one(**self._asked([key], (name, *words))))
+
+    async def set(self, key: str | bytes, value: Word, ttl: float | None = None) -> None:
+        """The whole value. `ttl`: seconds after which it ends, None for never."""
+        await self.command("SET", key, value, *lasting(ttl))
+
+    async def hset(self, key: str | bytes, mapping: Mapping[Word, Word]) -> int:
+        """Fields of a hash. How many of them are new."""
+        return int(await self.command("HSET", key, *flat(mapping)))
+
+    async def incr(self, key: str | bytes, amount: int = 1) -> int:
+        """The number afterwards."""
+        return int(await self.command("INCRBY", key, amount))
+
+    async def delete(self, key: str | bytes) -> bool:
+        """Whether it was there. Its fence stays."""
+        return bool(await self.command("DEL", key))
+
+    async def run(
+        self, script: str, keys: Sequence[str | bytes], args: Sequence[Word] = ()
+    ) -> Reply:
+        """A script of yours in one step with the admission."""
+        return self._answered(keys, await self._script(script)(**self._asked(keys, args)))
+
+    async def fence(self, key: str | bytes) -> int:
+        """The least token that is admitted at a key."""
+        return int(await self._client.get(fence_key(key)) or 0)
+
+    async def transaction(
+        self, work: Callable[[Pipe], Awaitable[object] | object], *keys: str | bytes, tries: int = 1
+    ) -> list[Reply]:
+        """WATCH the keys and their fences, call `work(pipe)`, EXEC. As in `FencedRedis`."""
+        WatchError = fork.lazily("redis.exceptions").WatchError  # noqa: N806  its own name
+        fences = [*map(fence_key, keys)]
+        while True:
+            self._asked(keys, ())
+            sent = False
+            async with self._client.pipeline(transaction=True) as pipe:
+                try:
+                    await pipe.watch(*keys, *fences)
+                    self._compared(keys, [await pipe.get(each) for each in fences])
+                    made = work(pipe)
+                    if isawaitable(made):
+                        await made
+                    queued(pipe)
+                    for each in fences:
+                        pipe.set(each, self.token)
+                    sent = True
+                    return list(await pipe.execute())[: -len(fences)]
+                except WatchError as error:
+                    why = _cut(error)
+                    if why is not None and sent:
+                        raise why from None  # L6  nobody knows whether EXEC was carried out
+                    self._compared(keys, [await self._client.get(each) for each in fences])
+                    if not await self._still_ours():
+                        raise self._gone(keys) from error
+                    tries -= 1
+                    if tries < 1:
+                        raise why or self._conflict(keys) from error
+
+    async def _still_ours(self) -> bool:
+        ask = self._asking()
+        try:
+            said = None if ask is None else ask()
+            return (await said if isawaitable(said) else said) is not False
+        except LeaseLost:
+            return False
+
+
+def fence_key(key: str | bytes) -> bytes:
+    """The key that remembers the newest token. Raises InvalidArgument."""
+    raw = key.encode() if isinstance(key, str) else bytes(key)
+    tail = in_slot_of(raw)
+    if tail is None:
+        raise InvalidArgument(
+            f"{_shown(key)!r} cannot be guarded: it has a }} and no hash tag, so no other key is "
+            "certain to share its cluster slot"
+        )
+    return PREFIX + tail
+
+
+def queued(pipe: Pipe) -> None:
+    """Refuse a `work` that has not called `pipe.multi()`: its writes would be done already."""
+    if not getattr(pipe, "explicit_transaction", True):  # a cluster's pipe does not say
+        raise InvalidArgument("work(pipe) must call pipe.multi() before it queues its writes")
+
+
+def _cut(error: BaseException) -> BaseException | None:
+    """For what a connection's end WatchError was raised: no key is known to have changed."""
+    of_client = fork.lazily("redis.exceptions")
+    why = error.__context__
+    return why if isinstance(why, (of_client.ConnectionError, of_client.TimeoutError)) else None
+
+
+def lasting(ttl: float | None) -> tuple[Word, ...]:
+    """The words of SET for a time to live."""
+    if ttl is None:
+        return ()
+    if not ttl > 0:
+        raise InvalidArgument(f"ttl must be more than 0, in seconds, not {ttl!r}")
+    return "PX", max(1, int(ttl * 1000))
+
+
+def flat(mapping: Mapping[Word, Word]) -> list[Reply]:
+    """Fields and values in turn."""
+    if not mapping:
+        raise InvalidArgument("hset needs at least one field")
+    return [word for pair in mapping.items() for word in pair]
+
+
+def _shown(key: str | bytes) -> str:
+    return key if isinstance(key, str) else bytes(key).decode("utf-8", "surrogateescape")

@@ -1,0 +1,1 @@
+"""Leases in Redis or Valkey (docs/explanation/redis.md)."""

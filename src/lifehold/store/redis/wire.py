@@ -1,0 +1,706 @@
+"""Requests to one Redis: sent, waited for, their replies read; and the connections for them.
+
+Promise: some commands are one round trip on a connection that nobody else uses, and take at most
+`limit` seconds in all: for a free connection, for a new one, and for the replies. A connection is a
+socket that never blocks: threads, tasks of asyncio and of trio wait for it each in its own way
+(`Waits`). redis-py opens it, and knows of TLS, passwords and sockets.
+
+How it could fail, and what keeps it. A server that is paused answers neither yes nor no: the wait
+ends at its limit. A server that was restarted leaves dead connections: one that has anything to say
+while idle is not used. Whoever is interrupted gives its connection up: what it has asked for may
+still come, and is undone by its nonce (L6; scripts.py). A fork shares the sockets: the child closes
+its copies (L9).
+"""
+
+from __future__ import annotations
+
+import _thread
+import os
+import socket
+import sys
+from weakref import ref
+
+from ...core.backend import NoReply, Unreachable
+from ...core.deadline import NEVER
+from ...runtime import clock, fork, heartbeat
+from ...runtime.blocking import ThreadWakeup, finish
+from ..settle import settle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import asyncio
+    import select
+    from collections.abc import Callable, Coroutine, Mapping, Sequence
+    from typing import Any
+
+    from ...runtime import eventloop
+
+    Command = Sequence[str | bytes | float]
+    Reply = Any  # bytes, int, None, list of such, RedisRefused; RESP3 has a few more
+else:
+    asyncio = fork.later("asyncio", globals())
+    eventloop = fork.later("lifehold.runtime.eventloop", globals())
+    select = fork.later("select", globals())
+
+IDLE_SECONDS = 30.0  # seconds for which a connection stays open that nobody uses
+LOOK = 5.0  # seconds between two looks for such
+PIECE = 1 << 16  # bytes read at once
+MOMENT = 5.0  # seconds for the rest of what has begun to come
+
+
+class RedisRefused(Exception):
+    """What the server said in place of an answer. `code`: its first word."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.code = text.partition(" ")[0]
+
+
+class NoRedisReply(Exception):
+    """No reply in time, or the connection ended before it."""
+
+
+# ------------------------------------------------------------------------------------------------
+# The protocol: commands to bytes, and bytes to replies (RESP2 and RESP3).
+
+
+def packed(commands: Sequence[Command]) -> bytes:
+    """Commands as they are sent."""
+    out = []
+    for command in commands:
+        out.append(f"*{len(command)}\r\n")
+        for one in command:
+            word = one if type(one) is str else _text(one)
+            if type(word) is not str or not word.isascii():
+                return _packed(commands)  # its length is of bytes
+            out.append(f"${len(word)}\r\n{word}\r\n")
+    return "".join(out).encode()
+
+
+def _packed(commands: Sequence[Command]) -> bytes:
+    out = []
+    for command in commands:
+        out.append(b"*%d\r\n" % len(command))
+        for one in command:
+            text = _text(one)
+            word = text if isinstance(text, bytes) else text.encode()
+            out.append(b"$%d\r\n%b\r\n" % (len(word), word))
+    return b"".join(out)
+
+
+def _text(one: str | bytes | float) -> str | bytes:
+    return one if isinstance(one, str | bytes) else repr(one)
+
+
+class _Incomplete(Exception):
+    """The rest of a reply has not come yet."""
+
+
+def parsed(data: bytes | bytearray, at: int) -> tuple[Reply, int]:
+    """The reply that begins at a byte, and where the next one begins. Raises _Incomplete."""
+    end = data.find(b"\r\n", at)
+    if end < 0:
+        raise _Incomplete
+    kind, head, after = bytes(data[at : at + 1]), bytes(data[at + 1 : end]), end + 2
+    if kind == b"+":
+        return head, after
+    if kind == b"-":
+        return RedisRefused(head.decode("utf-8", "replace")), after
+    if kind in (b":", b"("):
+        return int(head), after
+    if kind in (b"$", b"=", b"!"):
+        return _blob(data, kind, int(head), after)
+    if kind == b"_":
+        return None, after
+    if kind == b"#":
+        return head == b"t", after
+    if kind == b",":
+        return float(head), after
+    if kind in (b"*", b"~", b">", b"%", b"|"):
+        return _many(data, kind, int(head), after)
+    raise NoRedisReply("what answers there is no Redis")
+
+
+def _blob(data: bytes | bytearray, kind: bytes, size: int, at: int) -> tuple[Reply, int]:
+    if size < 0:
+        return None, at
+    if len(data) < at + size + 2:
+        raise _Incomplete
+    text = bytes(data[at : at + size])
+    if kind == b"!":
+        return RedisRefused(text.decode("utf-8", "replace")), at + size + 2
+    return text[4:] if kind == b"=" else text, at + size + 2
+
+
+def _many(data: bytes | bytearray, kind: bytes, size: int, at: int) -> tuple[Reply, int]:
+    if size < 0:
+        return None, at
+    found = []
+    for _ in range(size * 2 if kind in (b"%", b"|") else size):
+        one, at = parsed(data, at)
+        found.append(one)
+    if kind == b"|":  # attributes: said besides, before the reply itself
+        return parsed(data, at)
+    return tuple(found) if kind == b">" else found, at
+
+
+# ------------------------------------------------------------------------------------------------
+# How a caller waits: a thread, a task of asyncio, a task of trio.
+
+
+class Waits:
+    """A thread waits for a socket by poll(2). `bell`: on what it waits for a free connection."""
+
+    bell: Callable[[], Any] = ThreadWakeup
+
+    async def ready(self, sock: Any, until: float, writes: bool) -> bool:
+        """Whether it can be read from, or written to, before that instant."""
+        left = max(0.0, until - clock.now())
+        if not hasattr(select, "poll"):
+            return any(select.select([sock], [sock] if writes else [], [], left))
+        looks = select.poll()
+        looks.register(sock, select.POLLIN | (select.POLLOUT if writes else 0))
+        return bool(looks.poll(left * 1000))
+
+    async def call(self, work: Callable[[], Any], undo: Callable[[Any], None]) -> Any:
+        """Carry out what blocks. `undo` what comes when the caller has gone."""
+        return work()
+
+
+class TaskWaits:
+    """A task waits in its own event loop, of asyncio or trio."""
+
+    @staticmethod
+    def bell() -> Any:
+        return eventloop.Signal()
+
+    async def ready(self, sock: Any, until: float, writes: bool) -> bool:
+        left = max(0.0, until - clock.now())
+        trio = eventloop.running_trio()
+        if trio is None:
+            return await _heard(sock.fileno(), left, writes)
+        wait = trio.lowlevel.wait_writable if writes else trio.lowlevel.wait_readable
+        with trio.move_on_after(left) as scope:
+            await wait(sock)
+        return not scope.cancelled_caught
+
+    async def call(self, work: Callable[[], Any], undo: Callable[[Any], None]) -> Any:
+        return await eventloop.EVENT_LOOP.in_thread(work, undo)
+
+
+THREAD, TASK = Waits(), TaskWaits()
+
+
+async def _heard(fd: int, seconds: float, writes: bool) -> bool:
+    """Whether asyncio's loop hears of it within so many seconds."""
+    loop = asyncio.get_running_loop()
+    heard = loop.create_future()
+    alarm = loop.call_later(seconds, _tell, heard, False)
+    (loop.add_writer if writes else loop.add_reader)(fd, _tell, heard, True)
+    try:
+        return bool(await heard)
+    finally:
+        alarm.cancel()
+        (loop.remove_writer if writes else loop.remove_reader)(fd)
+
+
+def _tell(heard: Any, found: bool) -> None:
+    if not heard.done():
+        heard.set_result(found)
+
+
+# ------------------------------------------------------------------------------------------------
+# Several servers asked at once, by one thread.
+#
+# Each question is a coroutine that hands on what it waits for: a socket, until an instant. Whoever
+# has not answered when all is settled, and the grace is over, is given up: its connection is
+# closed, and what it was asked for may still come (L6).
+
+
+GRACE = 0.25  # seconds that are waited for the others
+
+
+class _Parked:
+    """A question that waits for its socket."""
+
+    __slots__ = ("sock", "until", "writes")
+
+    def __init__(self, sock: Any, until: float, writes: bool) -> None:
+        self.sock, self.until, self.writes = sock, until, writes
+
+    def __await__(self) -> Any:
+        return (yield self)
+
+
+class SharedWaits(Waits):
+    """Waits of a question that is asked together with others: none blocks the thread of all."""
+
+    async def ready(self, sock: Any, until: float, writes: bool) -> bool:
+        return bool(await _Parked(sock, until, writes))
+
+    async def call(self, work: Callable[[], Any], undo: Callable[[Any], None]) -> Any:
+        """In a thread of its own: a server that is paused takes a connection, and says nothing."""
+        ours, theirs = socket.socketpair()
+        came: list[tuple[bool, Any]] = []
+        wanted = [True]  # whoever takes it last undoes
+
+        def run() -> None:
+            try:
+                made = True, work()
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                made = False, error
+            came.append(made)
+            theirs.close()
+            if not _taken(wanted) and made[0]:
+                undo(made[1])
+
+        try:
+            heartbeat.thread(run)
+        except RuntimeError:  # there is none to be had
+            ours.close()
+            theirs.close()
+            return work()
+        try:
+            await self.ready(ours, NEVER, False)
+        except BaseException:
+            if not _taken(wanted) and came[0][0]:
+                undo(came[0][1])
+            raise
+        finally:
+            ours.close()
+        good, found = came[0]
+        if not good:
+            raise found
+        return found
+
+
+def _taken(one: list[bool]) -> bool:
+    """Whether we are the first to take it, in one step."""
+    try:
+        return one.pop()
+    except IndexError:
+        return False
+
+
+SHARED = SharedWaits()
+
+
+def together(
+    asked: Mapping[Any, Coroutine[Any, Any, Any]],
+    until: float,
+    settled: Callable[[dict[Any, Any]], bool],
+    failures: tuple[type[Exception], ...],
+) -> dict[Any, Any]:
+    """What each has answered, or the error in its place."""
+    found: dict[Any, Any] = {}
+    parked: dict[Any, _Parked] = {}
+
+    def go(server: Any, answer: bool | None) -> None:
+        parked.pop(server, None)
+        try:
+            parked[server] = asked[server].send(answer)
+        except StopIteration as end:
+            found[server] = end.value
+        except failures as error:
+            found[server] = error
+
+    for server in asked:
+        go(server, None)
+    ends = until
+    while parked:
+        now = clock.now()
+        if ends == until and settled(found):
+            ends = min(until, now + GRACE)
+        if now >= ends:
+            break
+        ready = _ready(parked, min([ends, *(each.until for each in parked.values())]) - now)
+        for server, wait in list(parked.items()):
+            if ready[server]:
+                go(server, True)
+            elif clock.now() >= wait.until:
+                go(server, False)
+    for server in parked:
+        asked[server].close()
+        found[server] = NoReply(f"{server.place}: no answer in time")
+    return found
+
+
+def _ready(parked: dict[Any, _Parked], seconds: float) -> dict[Any, bool]:
+    """Which of the sockets have something to say, within that time."""
+    seconds = max(0.0, seconds)
+    numbers = {server: each.sock.fileno() for server, each in parked.items()}
+    if not hasattr(select, "poll"):
+        socks = [each.sock for each in parked.values()]
+        filled = [each.sock for each in parked.values() if each.writes]
+        there = {sock for some in select.select(socks, filled, [], seconds) for sock in some}
+        return {server: each.sock in there for server, each in parked.items()}
+    looks = select.poll()
+    for server, each in parked.items():
+        looks.register(numbers[server], select.POLLIN | (select.POLLOUT if each.writes else 0))
+    heard = {number for number, _ in looks.poll(seconds * 1000)}
+    return {server: numbers[server] in heard for server in parked}
+
+
+# ------------------------------------------------------------------------------------------------
+# One connection, and the pool of them.
+
+
+# Every socket of this process. It is not held here: one that nobody has in hand, since its opening
+# was interrupted, is closed by Python.
+_open: set[ref[Any]] = set()
+
+
+def _all_open() -> list[Any]:
+    return [sock for each in _open.copy() if (sock := each()) is not None]
+
+
+@fork.in_child
+def _leave_to_parent() -> None:
+    """L9  The copies of the descriptors are closed, without a word to the server."""
+    for sock in _all_open():
+        try:
+            os.close(sock.detach())
+        except OSError:
+            continue  # it was closed already
+    _open.clear()
+
+
+def close_all() -> None:
+    """At the end of the process."""
+    fork.here()
+    for sock in _all_open():
+        drop(sock)
+
+
+def keep(sock: Any) -> Any:
+    """Note a socket that was opened."""
+    _open.difference_update([each for each in _open.copy() if each() is None])
+    if not _open:
+        atexit: Any = fork.lazily("atexit")
+        atexit.unregister(close_all)
+        atexit.register(close_all)
+    _open.add(ref(sock))
+    return sock
+
+
+def drop(sock: Any) -> None:
+    """Close it at once, in any thread."""
+    fork.here()
+    known = ref(sock)
+    if known in _open:
+        _open.discard(known)
+        sock.close()
+
+
+class RedisConnection:
+    """A socket to a Redis, on which one request goes at a time."""
+
+    __slots__ = ("__weakref__", "_data", "_encrypted", "sock", "where")
+
+    def __init__(self, sock: Any) -> None:
+        sock.settimeout(0)
+        self.sock, self._data = keep(sock), bytearray()
+        self.where: tuple[str, int] | None = None  # of several servers the one that it leads to
+        self._encrypted = hasattr(sock, "pending")
+
+    async def ask(
+        self, commands: Sequence[Command], until: float, waits: Waits | TaskWaits = THREAD
+    ) -> list[Reply]:
+        """The replies, in one round trip. Raises NoRedisReply."""
+        try:
+            await self._send(packed(commands), until, waits)
+            return [await self.hear(until, waits) for _ in commands]
+        except OSError as error:
+            raise NoRedisReply(f"the connection ended: {error.strerror or error}") from error
+
+    async def _send(self, data: bytes, until: float, waits: Waits | TaskWaits) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[self.sock.send(rest) :]
+            except OSError as error:
+                if not _would_block(error):
+                    raise
+                if not await waits.ready(self.sock, until, True):
+                    raise NoRedisReply("no answer in time") from None
+
+    async def hear(self, until: float, waits: Waits | TaskWaits = THREAD) -> Reply:
+        """The next reply, or push of a channel. Raises NoRedisReply, OSError."""
+        tried = 0  # bytes with which it was incomplete
+        while True:
+            if len(self._data) > tried:
+                try:
+                    reply, end = parsed(self._data, 0)
+                except _Incomplete:
+                    tried = len(self._data)
+                else:
+                    del self._data[:end]
+                    return reply
+            if not self._encrypted and not await waits.ready(self.sock, until, False):
+                raise NoRedisReply("no answer in time")
+            await self._read(until, waits)
+
+    async def _read(self, until: float, waits: Waits | TaskWaits) -> None:
+        while True:
+            try:
+                piece = self.sock.recv(PIECE)
+            except OSError as error:
+                if not _would_block(error):
+                    raise
+                if not await waits.ready(self.sock, until, False):
+                    raise NoRedisReply("no answer in time") from None
+                continue
+            if not piece:
+                raise NoRedisReply("the server has closed the connection")
+            self._data += piece
+            return
+
+    def pushed(self, seconds: float) -> Reply:
+        """What a channel says within that time; None for nothing. Raises NoRedisReply, OSError."""
+        if not self._data and not (self._encrypted and self.sock.pending()):
+            if not finish(THREAD.ready(self.sock, clock.now() + seconds, False)):
+                return None
+        return finish(self.hear(clock.now() + seconds + MOMENT))
+
+    def usable(self) -> bool:
+        """Whether it has nothing to say while idle: what it says then is good-bye."""
+        if self.sock.fileno() < 0 or self._data:
+            return False
+        try:
+            self.sock.recv(1, 0 if self._encrypted else socket.MSG_PEEK)
+        except OSError as error:
+            return _would_block(error)
+        return False
+
+    def close(self) -> None:
+        drop(self.sock)
+
+
+def _would_block(error: OSError) -> bool:
+    """Whether the socket has just nothing to read, or no room."""
+    if isinstance(error, BlockingIOError):
+        return True
+    return type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError")
+
+
+class _Loan:
+    """What one question has of a pool: `lines`, one connection or none yet, and since when.
+
+    L9  It goes to and fro in one step of C each: a signal comes before it, or after.
+    """
+
+    __slots__ = ("bell", "lines")
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[float, RedisConnection]] = []
+        self.bell: Any = None  # on what it waits
+
+
+def _move(source: list[Any], to: list[Any]) -> None:
+    """The last of one list to the other; none is no error."""
+    try:
+        to.extend(map(source.pop, (-1,)))
+    except IndexError:
+        return
+
+
+class RedisPool:
+    """Connections of our own, `most` at most. `plan`: opens one (connect.py).
+
+    L9  Tasks have as many of their own: an event loop that is busy keeps none from a thread.
+    """
+
+    def __init__(self, plan: Any, most: int) -> None:
+        self.plan, self.most = plan, most
+        self._of_tasks: RedisPool | None = None
+        self.strict = True  # a server that evicts keys is refused
+        self._begin()
+
+    def _begin(self) -> None:
+        self._mutex = _thread.RLock()  # the handler of a signal asks, too
+        self._idle: list[tuple[float, RedisConnection]] = []  # since when; last in, first out
+        self._used: set[_Loan] = set()  # in hands, or being opened
+        self._waiting: list[Any] = []
+        self._urgent: list[Any] = []  # before all of those
+        self._watched = False  # by the thread that closes what is idle
+        self._generation = fork.here()
+
+    async def ask(
+        self,
+        commands: Sequence[Command],
+        until: float = NEVER,
+        waits: Waits | TaskWaits = THREAD,
+        urgent: bool = False,
+    ) -> list[Reply]:
+        """One round trip. Raises Unreachable, NoReply; a refusal is among the replies.
+
+        `urgent`: what frees a lock goes before all who wait for a connection, and may open one more
+        than `most`.
+        """
+        pool = self if isinstance(waits, Waits) else self._for_tasks()
+        return await pool._ask(commands, until, waits, urgent)
+
+    def _for_tasks(self) -> RedisPool:
+        fork.here()
+        with fork.gate:
+            if self._of_tasks is None:
+                self._of_tasks = RedisPool(self.plan, self.most)
+                self._of_tasks.strict = self.strict
+            return self._of_tasks
+
+    async def _ask(
+        self, commands: Sequence[Command], until: float, waits: Waits | TaskWaits, urgent: bool
+    ) -> list[Reply]:
+        began = clock.now()
+        until = min(until, began + self.plan.limit)
+        loan, good = _Loan(), False
+        try:
+            line = await self._take(loan, until, waits, urgent)
+            replies = await line.ask(commands, until, waits)
+            # one that only reads is a replica by now: the next one is looked at anew
+            good = not any(isinstance(one, RedisRefused) and one.code == "READONLY"
+                           for one in replies)  # fmt: skip
+        except NoRedisReply as error:
+            took = clock.now() - began
+            raise NoReply(f"{self.plan.place}: {error} ({took:.3g} s)") from error
+        finally:  # it may be interrupted, or closed with its loop
+            try:
+                self._give_back(loan, good)
+            except BaseException:  # and here too
+                self._give_back(loan, False)
+                raise
+        return replies
+
+    # ---- one connection for one request
+
+    async def _take(
+        self, loan: _Loan, until: float, waits: Waits | TaskWaits, urgent: bool
+    ) -> RedisConnection:
+        if self._generation != fork.here():
+            self._begin()
+        began = clock.now()
+        while not self._taken(loan, waits, urgent):
+            await self._wait(loan, until)
+        while loan.lines:
+            line = loan.lines[-1][1]
+            if line.where == self.plan.where and line.usable():
+                return line
+            line.close()
+            loan.lines.clear()
+            with self._mutex:
+                _move(self._idle, loan.lines)
+        loan.lines.append((began, await self._opened(until, waits)))
+        return loan.lines[-1][1]
+
+    def _taken(self, loan: _Loan, waits: Waits | TaskWaits, urgent: bool) -> bool:
+        """Whether one is free, or may be opened; else it is rung."""
+        with self._mutex:
+            if len(self._used) >= self.most + urgent:
+                loan.bell = waits.bell()
+                (self._urgent if urgent else self._waiting).append(loan.bell)
+                return False
+            self._used.add(loan)
+            _move(self._idle, loan.lines)
+            return True
+
+    async def _wait(self, loan: _Loan, until: float) -> None:
+        await settle(loan.bell.wait(max(0.0, until - clock.now())))
+        if self._forgotten(loan.bell) and clock.now() >= until:
+            raise Unreachable(
+                f"{self.plan.place}: all {self.most} connections were in use for "
+                f"{self.plan.limit:g} s: allow more with connect(url, connections=...)"
+            )
+
+    def _forgotten(self, bell: Any) -> bool:
+        """Whether it was not rung; it is not going to be."""
+        with self._mutex:
+            for each in (self._urgent, self._waiting):
+                try:
+                    each.remove(bell)
+                    return True
+                except ValueError:
+                    continue
+            return False
+
+    def _opened(self, until: float, waits: Waits | TaskWaits) -> Any:
+        return waits.call(
+            lambda: self.plan.opened(until, strict=self.strict), RedisConnection.close
+        )
+
+    def _give_back(self, loan: _Loan, good: bool) -> None:
+        """What it has, once: to be called again where it was interrupted."""
+        if self._generation != fork.here():
+            return  # L9  it was our parent's: a signal handler has forked
+        with self._mutex:
+            if loan not in self._used:
+                good = False  # of a pool before a fork, or given back already
+            if good and loan.lines:
+                loan.lines[:] = [(clock.now(), loan.lines[-1][1])]
+                _move(loan.lines, self._idle)
+            self._used.discard(loan)
+        for _, line in loan.lines:
+            line.close()
+        if loan.bell is not None:
+            self._forgotten(loan.bell)
+        self._ring()  # it, or a ring that was for us, who go away
+        if good:
+            self._watch()
+
+    def _watch(self) -> None:
+        """See that what is idle is closed in time."""
+        with self._mutex:
+            starts, self._watched = not self._watched, True
+        if starts:
+            try:
+                heartbeat.thread(self._keep)
+            except RuntimeError:  # no thread to be had: the next one tries again
+                self._watched = False
+
+    def _ring(self) -> None:
+        with self._mutex:
+            free = self.most - len(self._used)
+            for line in (self._urgent, self._waiting if free > 0 else []):
+                try:
+                    bell = line.pop(0)
+                    break
+                except IndexError:
+                    continue
+            else:
+                return
+        bell.ring()
+
+    # ---- what nobody uses
+
+    def _keep(self) -> None:
+        """The thread that closes it."""
+        generation = self._generation
+        while generation == fork.generation:
+            clock.pause(min(LOOK, IDLE_SECONDS / 2))
+            over = clock.now() - IDLE_SECONDS
+            with self._mutex:
+                old = [line for since, line in self._idle if since <= over]
+                self._idle = [each for each in self._idle if each[0] > over]
+                self._watched = bool(self._idle)
+                if not self._watched:
+                    generation = -1
+            for line in old:
+                line.close()
+
+    def close(self) -> None:
+        """Close what is idle. It opens again when it is asked."""
+        if self._of_tasks is not None:
+            self._of_tasks.close()
+        if self._generation != fork.here():
+            return
+        with self._mutex:
+            idle, self._idle = self._idle, []
+        for _, line in idle:
+            line.close()
+
+
+def awaits_sockets() -> bool:
+    """Whether the running loop can wait for a socket: that of Windows cannot."""
+    if eventloop.running_trio() is not None:
+        return True
+    loop: Any = asyncio.get_running_loop()
+    return sys.platform != "win32" or "Proactor" not in type(loop).__name__

@@ -1,0 +1,261 @@
+"""Guards of Redis keys: a late write changes nothing, and EXEC's nil is told apart."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+
+import pytest
+import redis
+import redis.asyncio
+
+from ground import needs
+from lifehold import InvalidArgument, LeaseLost, StaleToken
+from lifehold.compat.redis_lock import Lock
+from lifehold.fence import AsyncFencedRedis, Conflict, FencedRedis
+
+pytestmark = needs("redis")
+APPEND = "return redis.call('append', KEYS[1], ARGV[1])"
+
+
+@pytest.fixture
+def client(redis_url):
+    with redis.Redis.from_url(redis_url, decode_responses=True) as made:
+        yield made
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def guard(request, redis_url, client):
+    """Makes a guard for a token, whose methods answer at once."""
+    if request.param == "blocking":
+        yield lambda token: FencedRedis(client, token)
+        return
+    with asyncio.Runner() as runner:
+
+        class Finished:
+            def __init__(self, token):
+                self._made = AsyncFencedRedis(aclient, token)
+
+            def __getattr__(self, name):
+                method = getattr(self._made, name)
+
+                async def call(*given, **named):
+                    return await method(*given, **named)
+
+                return lambda *given, **named: runner.run(call(*given, **named))
+
+        aclient = redis.asyncio.Redis.from_url(redis_url, decode_responses=True)
+        yield Finished
+        runner.run(aclient.aclose())
+
+
+def write_by_transaction(guard):
+    def work(pipe):
+        pipe.multi()
+        pipe.set("x", "late")
+
+    guard.transaction(work, "x")
+
+
+WAYS = {
+    "set": lambda guard: guard.set("x", "late"),
+    "hset": lambda guard: guard.hset("x", {"a": "late"}),
+    "incr": lambda guard: guard.incr("x"),
+    "delete": lambda guard: guard.delete("x"),
+    "command": lambda guard: guard.command("GETDEL", "x"),
+    "run": lambda guard: guard.run(APPEND, ["x"], ["late"]),
+    "transaction": write_by_transaction,
+    "advance": lambda guard: guard.advance("x"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_late_write_changes_nothing_by_whatever_way(guard, client, way):
+    guard(5).set("x", "1")
+    guard(6).advance("x")
+    with pytest.raises(StaleToken) as caught:
+        WAYS[way](guard(5))
+    assert (caught.value.name, caught.value.token, caught.value.fence) == ("x", 5, 6)
+    assert client.get("x") == "1"
+    assert guard(6).fence("x") == 6
+
+
+def test_a_holder_may_write_often_and_each_answer_is_the_servers(guard, client):
+    guard(5).set("s", "1", ttl=60)
+    assert 0 < client.pttl("s") <= 60_000
+    assert guard(5).incr("s", 4) == 5
+    assert guard(5).hset("h", {"a": 1, "b": 2}) == 2
+    assert guard(5).run(APPEND, ["s"], ["x"]) == 2
+    assert guard(5).run("return redis.call('get', KEYS[1])", ["nothing"]) is None
+    assert guard(5).run("redis.call('set', KEYS[1], ARGV[2])", ["two"], ["a", "b"]) is None
+    assert client.get("two") == "b"
+    assert guard(5).delete("s")
+    assert not guard(5).delete("s")
+    assert guard(5).fence("s") == 5
+
+
+def test_a_script_that_refuses_raises_and_answers_nothing(guard):
+    with pytest.raises(redis.ResponseError, match="refused"):
+        guard(5).run("return redis.error_reply('MY refused')", ["x"])
+    with pytest.raises(redis.ResponseError, match="refused"):
+        guard(5).run("return {err='MY refused'}", ["x"])
+
+
+def test_one_late_key_of_several_refuses_all(guard, client):
+    guard(5).advance("{t}a", "{t}b")
+    guard(7).advance("{t}b")
+    with pytest.raises(StaleToken) as caught:
+        guard(6).run("redis.call('set', KEYS[1], 1)", ["{t}a", "{t}b"])
+    assert caught.value.name == "{t}b"
+    assert not client.exists("{t}a")
+    assert guard(6).fence("{t}a") == 5
+
+
+@pytest.mark.parametrize(("older", "newer"), [(9, 10), (2**53, 2**53 + 1), (2**63 - 2, 2**63 - 1)])
+def test_tokens_are_compared_to_their_last_digit(guard, older, newer):
+    guard(newer).advance("x")
+    guard(newer).advance("x")
+    with pytest.raises(StaleToken):
+        guard(older).advance("x")
+
+
+def test_what_cannot_be_guarded_is_refused_before_anything_happens(guard, client):
+    with pytest.raises(InvalidArgument, match="hash tag"):
+        guard(5).set("x}y", "1")
+    with pytest.raises(InvalidArgument, match="names its keys"):
+        guard(5).advance()
+    with pytest.raises(InvalidArgument, match="field"):
+        guard(5).hset("x", {})
+    with pytest.raises(InvalidArgument, match="ttl"):
+        guard(5).set("x", "1", ttl=0)
+    with pytest.raises(InvalidArgument, match="multi"):
+        guard(5).transaction(lambda pipe: None, "x")
+    assert not client.keys()
+
+
+class Changed:
+    """A lease that answers as it is told, and a `work` during which somebody comes."""
+
+    token = 5
+
+    def __init__(self, client, holds, comes):
+        self._client, self._holds, self._comes, self.called = client, holds, comes, 0
+
+    def verify(self):
+        if not self._holds:
+            raise LeaseLost("gone")
+
+    def work(self, pipe):
+        self.called += 1
+        self._comes(self.called)
+        pipe.multi()
+        pipe.incr("x")
+
+
+def test_exec_nil_is_a_conflict_while_the_lease_holds_and_is_tried_again(guard, client):
+    once = Changed(client, True, lambda time: time == 1 and client.set("x", 10))
+    assert guard(once).transaction(once.work, "x", tries=2) == [11]
+    assert once.called == 2
+    always = Changed(client, True, lambda time: client.set("x", 20))
+    with pytest.raises(Conflict):
+        guard(always).transaction(always.work, "x")
+    assert client.get("x") == "20"
+
+
+def test_exec_nil_is_a_loss_once_the_lease_is_gone(guard, client):
+    gone = Changed(client, False, lambda time: client.set("x", 10))
+    with pytest.raises(LeaseLost):
+        guard(gone).transaction(gone.work, "x", tries=5)
+    assert (gone.called, client.get("x")) == (1, "10")
+
+
+def unanswered(pipe):
+    """The next answer on its connection does not come."""
+    connection = pipe.connection
+
+    def late(*_, **__):
+        del connection.read_response
+        raise redis.TimeoutError("no answer")
+
+    async def late_too(*_, **__):
+        late()
+
+    is_async = inspect.iscoroutinefunction(connection.read_response)
+    connection.read_response = late_too if is_async else late
+
+
+def test_an_exec_without_an_answer_is_no_conflict_and_is_not_sent_again(guard):
+    times = []
+
+    def work(pipe):
+        times.append(1)
+        pipe.multi()
+        pipe.incr("x")
+        if len(times) == 1:
+            unanswered(pipe)
+
+    with pytest.raises(redis.TimeoutError, match="no answer"):
+        guard(5).transaction(work, "x", tries=2)
+    assert len(times) == 1
+
+
+def test_a_connection_that_ends_before_exec_is_tried_again_and_is_no_conflict(guard, client):
+    times = []
+
+    def work(pipe):
+        times.append(1)
+        if len(times) % 2:
+            try:
+                raise redis.ConnectionError("cut")
+            except redis.ConnectionError:
+                raise redis.WatchError("A ConnectionError occurred")  # noqa: B904  as redis-py
+        pipe.multi()
+        pipe.incr("x")
+
+    assert guard(5).transaction(work, "x", tries=2) == [1]
+    assert len(times) == 2
+    with pytest.raises(redis.ConnectionError, match="cut"):
+        guard(5).transaction(work, "x")
+    assert client.get("x") == "1"
+
+
+def test_a_successor_that_only_advanced_ends_a_transaction_in_its_midst(guard, client):
+    late = Changed(client, True, lambda time: FencedRedis(client, 6).advance("x"))
+    with pytest.raises(StaleToken):
+        guard(late).transaction(late.work, "x", tries=5)
+    assert not client.exists("x")
+
+
+def lapsed(client, lock):
+    """Its key has ended at the server, while its holder slept."""
+    client.delete(lock.name)
+
+
+def test_100_of_100_late_writes_are_refused_and_land_beside_redis_pys_own_lock(client):
+    refused = landed = 0
+    for number in range(100):
+        ours, theirs = f"ours-{number}", f"theirs-{number}"
+        first, second = (Lock(client, f"lock-{number}", timeout=60) for _ in range(2))
+        first.acquire()
+        lapsed(client, first)
+        second.acquire()
+        FencedRedis(client, second).set(ours, 100)
+        try:
+            FencedRedis(client, first).set(ours, 1)
+        except StaleToken:
+            refused += client.get(ours) == "100"
+        one, two = (redis.lock.Lock(client, f"peer-{number}", timeout=60) for _ in range(2))
+        one.acquire()
+        lapsed(client, one)
+        two.acquire()
+        client.set(theirs, 100)
+        client.set(theirs, 1)  # nothing that it has could be compared
+        landed += client.get(theirs) == "1"
+    assert (refused, landed) == (100, 100)
+
+
+def test_both_faces_offer_the_same():
+    def public(kind):
+        return {name for name, _ in inspect.getmembers(kind) if not name.startswith("_")}
+
+    assert public(FencedRedis) == public(AsyncFencedRedis)

@@ -1,8 +1,13 @@
 """Records `lifehold demo` in a pseudo terminal and draws what was to be seen: docs/assets/demo.svg.
 
-Promise: nothing is staged; every line stands as it was printed, and appears when it was printed,
-where moving pictures are shown and wanted; elsewhere all lines are there from the beginning. The
-picture asks nobody's server for anything: no font, no script.
+Promise: nothing is staged; every line stands as it was printed. The first frame is still and tells
+the whole story: of each scene its title and what came of it. Where moving pictures are shown and
+wanted, the scenes are played after that, each line after the time it took; in the end the first
+frame is back. Elsewhere it stays. The picture asks nobody's server for anything: it has no font
+and no script.
+
+    python tools/picture.py docs/assets/demo.svg                  as wide as a terminal
+    python tools/picture.py docs/assets/demo-phone.svg 50         narrow enough for a phone
 """
 
 from __future__ import annotations
@@ -16,22 +21,33 @@ import sys
 import termios
 import time
 from html import escape
+from itertools import takewhile
 from pathlib import Path
 
 COLUMNS, ROWS = 100, 60
 ERASE = "\r\x1b[J"  # what is before it on a line was painted over
 FONT = "'DejaVu Sans Mono', ui-monospace, SFMono-Regular, Menlo, Consolas, monospace"
 WIDE, HIGH, PAD, BAR = 8.0, 19.0, 20.0, 36.0  # pixels: of a character, a line, the frame
+STILL = 6.0  # seconds for which the first frame stands before it moves
+LAST = 4.0  # seconds for which the last scene stands when it is over
 COLOURS = {"31": "#ff7b72", "32": "#56d364", "33": "#e3b341", "36": "#56d4dd", "2": "#8b949e"}
+TITLE = re.compile(r"\x1b\[1m\d  ")
+SPOKEN = re.compile(r"\x1b\[2m *\d")  # a line with its time; what follows without one goes on
+# What came of the scenes: the lines that the first frame shows, with those that go on.
+TOLD = ("waiting for", "from kill -9", "StaleToken", "could not acquire", "by \x1b[32mpid")
 STYLE = """
   @media (prefers-reduced-motion: no-preference) {
     g.line { animation: show 0.15s linear both; }
     @keyframes show { from { opacity: 0; } to { opacity: 1; } }
+    @keyframes hide { from { opacity: 1; } to { opacity: 0; } }
   }
 """
+MOVED = "@media (prefers-reduced-motion: no-preference) {{ {} }}"
+
+Lines = list[tuple[float, str]]
 
 
-def record(command: list[str], columns: int = COLUMNS) -> list[tuple[float, str]]:
+def record(command: list[str], columns: int = COLUMNS) -> Lines:
     """What `command` printed, line by line, each with the second in which it came."""
     pid, terminal = pty.fork()
     if pid == 0:
@@ -65,9 +81,36 @@ def runs(line: str) -> list[tuple[str, str]]:
     return found
 
 
-def drawn(lines: list[tuple[float, str]], title: str, columns: int = COLUMNS) -> str:
+def scenes(lines: Lines) -> list[Lines]:
+    """The lines from each title to the next; what stands before the first is left out."""
+    found: list[Lines] = []
+    for second, line in lines:
+        if TITLE.match(line) or not found:
+            found.append([])
+        found[-1].append((second, line))
+    return [scene for scene in found if TITLE.match(scene[0][1])] or found
+
+
+def still(parts: list[Lines]) -> list[str]:
+    """The first frame: of each scene its title, and what came of it."""
+    frame: list[str] = []
+    for part in parts:
+        lines = [line for _, line in part]
+        title = list(takewhile(lambda line: not SPOKEN.match(line), lines))
+        frame += ["", *title] if frame else title
+        for at, line in enumerate(lines):
+            if SPOKEN.match(line) and any(word in line for word in TOLD):
+                goes_on = takewhile(lambda more: more.startswith(" "), lines[at + 1 :])
+                frame += [line, *goes_on]
+    return frame
+
+
+def drawn(lines: Lines, title: str, columns: int = COLUMNS) -> str:
     """The picture, as SVG."""
-    width, height = columns * WIDE + 2 * PAD, len(lines) * HIGH + BAR + 2 * PAD - 8
+    parts = scenes(lines)
+    frame = still(parts) if len(parts) > 1 else []
+    rows = max(len(frame), *(len(part) for part in parts))
+    width, height = columns * WIDE + 2 * PAD, rows * HIGH + BAR + 2 * PAD - 8
     out = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}"'
@@ -85,32 +128,68 @@ def drawn(lines: list[tuple[float, str]], title: str, columns: int = COLUMNS) ->
         f'<text x="{width / 2:g}" y="{BAR / 2 + 6:g}" text-anchor="middle" fill="#8b949e">'
         f"{escape(title)}</text>"
     )
-    for number, (second, line) in enumerate(lines):
-        y, column = BAR + PAD + number * HIGH, 0
-        out.append(f'<g class="line" style="animation-delay:{second:.2f}s">')
-        for style, text in runs(line):
-            left = len(text) - len(text.lstrip(" "))
-            shown = text.strip(" ")
-            if shown:
-                x = PAD + (column + left) * WIDE
-                look = ' font-weight="bold" fill="#f0f6fc"' if style == "1" else ""
-                look = f' fill="{COLOURS[style]}"' if style in COLOURS else look
-                out.append(
-                    f'<text x="{x:g}" y="{y:g}" textLength="{len(shown) * WIDE:g}"'
-                    f' lengthAdjust="spacingAndGlyphs"{look}>{escape(shown)}</text>'
-                )
-            column += len(text)
-        out.append("</g>")
+    if frame:
+        out += [*the_still(frame, parts), *the_scenes(parts)]
+    else:
+        out += [text for at, (_, line) in enumerate(lines) for text in texts(at, line)]
     return "\n".join([*out, "</svg>", ""])
 
 
-def main(target: str) -> None:
+def the_still(frame: list[str], parts: list[Lines]) -> list[str]:
+    """The first frame: there until the first scene begins, and again when the last is over."""
+    back = STILL + parts[-1][-1][0] - parts[0][0][0] + LAST
+    moves = f"hide 0.4s {STILL - 0.4:g}s forwards, show 0.4s {back:g}s forwards"
+    style = MOVED.format(f"#still {{ animation: {moves}; }}")
+    inside = [text for at, line in enumerate(frame) for text in texts(at, line)]
+    return [f"<style>{style}</style>", '<g id="still">', *inside, "</g>"]
+
+
+def the_scenes(parts: list[Lines]) -> list[str]:
+    """The scenes, one in the place of the other; not to be seen where nothing moves."""
+    begun, out = parts[0][0][0], []
+    for number, part in enumerate(parts, 1):
+        last = number == len(parts)
+        ends = part[-1][0] + LAST if last else parts[number][0][0]
+        moves = (
+            f"show 0.15s {STILL + part[0][0] - begun:.2f}s both, "
+            f"hide 0.15s {STILL + ends - begun - 0.15:.2f}s forwards"
+        )
+        out.append(f"<style>{MOVED.format(f'#scene{number} {{ animation: {moves}; }}')}</style>")
+        out.append(f'<g id="scene{number}" class="scene" opacity="0">')
+        for at, (second, line) in enumerate(part):
+            if line:
+                delay = STILL + second - begun
+                out.append(f'<g class="line" style="animation-delay:{delay:.2f}s">')
+                out += [*texts(at, line), "</g>"]
+        out.append("</g>")
+    return out
+
+
+def texts(at: int, line: str) -> list[str]:
+    """What stands in one line, each part with its look."""
+    y, column, out = BAR + PAD + at * HIGH, 0, []
+    for style, text in runs(line):
+        left = len(text) - len(text.lstrip(" "))
+        shown = text.strip(" ")
+        if shown:
+            x = PAD + (column + left) * WIDE
+            look = ' font-weight="bold" fill="#f0f6fc"' if style == "1" else ""
+            look = f' fill="{COLOURS[style]}"' if style in COLOURS else look
+            out.append(
+                f'<text x="{x:g}" y="{y:g}" textLength="{len(shown) * WIDE:g}"'
+                f' lengthAdjust="spacingAndGlyphs"{look}>{escape(shown)}</text>'
+            )
+        column += len(text)
+    return out
+
+
+def main(target: str, columns: int = COLUMNS) -> None:
     beside = str(Path(sys.executable).parent)
     os.environ["PATH"] = beside + os.pathsep + os.environ.get("PATH", os.defpath)
-    lines = record([sys.executable, "-m", "lifehold", "demo"])
-    Path(target).write_text(drawn(lines, "lifehold demo"), encoding="utf-8")
+    lines = record([sys.executable, "-m", "lifehold", "demo"], columns)
+    Path(target).write_text(drawn(lines, "lifehold demo", columns), encoding="utf-8")
     print(f"{target}: {len(lines)} lines, {lines[-1][0]:.0f} s")  # noqa: T201
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:]))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
-PATIENCE = 30.0
+PATIENCE = 90.0
 MARK = "TEST_OF_LIFEHOLD"  # in the environment of all that a test starts
 
 
@@ -25,7 +25,8 @@ class Command:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("LIFEHOLD_", "XDG_"))}
+        ours = ("LIFEHOLD_", "XDG_", "COLUMNS", "LINES")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(ours)}
         self.environment = kept | {"LIFEHOLD_DIR": str(folder), "PYTHONPATH": str(SOURCE)}
         self.environment[MARK] = str(folder)
         self.started: list[subprocess.Popen[str]] = []
@@ -67,7 +68,7 @@ class Command:
     def holder(self, *words: str) -> subprocess.Popen[str]:
         """`lifehold run WORDS -- CMD` whose CMD is running: it says so and sleeps until it is
         killed."""
-        process = self.start("run", *words, "--", "sh", "-c", "echo $$; exec sleep 60")
+        process = self.start("run", *words, "--", "sh", "-c", "echo $$; exec sleep 600")
         assert process.stdout is not None
         line = process.stdout.readline()
         process.child = int(line or 0)  # type: ignore[attr-defined]

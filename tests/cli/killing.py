@@ -17,7 +17,7 @@ from pathlib import Path
 
 SCRIPT = 'echo $$ > "$0.new" && mv "$0.new" "$0" && exec sleep 60'
 LIFEHOLD = (sys.executable, "-m", "lifehold")
-PATIENCE = 20.0  # seconds until a round counts as hung
+PATIENCE = 60.0  # seconds until a round counts as hung
 STARTING = 0.08  # seconds in which a run starts, about
 
 

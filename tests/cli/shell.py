@@ -13,7 +13,7 @@ import termios
 import time
 from pathlib import Path
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 PROMPT = "ready> "
 # The session's leader becomes the terminal's owner by opening it.
 LOGIN = (

@@ -122,7 +122,7 @@ def test_systemd_understands_the_units_that_are_shipped(tmp_path):
         copy.write_text(unit.read_text().replace("/usr/bin/lifehold", "/bin/true"))
         done = subprocess.run(
             ["systemd-analyze", "verify", "--man=no", copy], capture_output=True, text=True,
-            timeout=60, check=False,
+            timeout=150, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -142,7 +142,7 @@ def test_systemd_tmpfiles_spares_what_the_example_lists_and_what_is_locked(tmp_p
         fcntl.flock(folder, fcntl.LOCK_SH)
         with open(root / "neither" / "a.lock") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            subprocess.run(["systemd-tmpfiles", "--clean", rules], check=True, timeout=60)
+            subprocess.run(["systemd-tmpfiles", "--clean", rules], check=True, timeout=150)
     finally:
         os.close(folder)
     assert sorted(str(each.relative_to(root)) for each in root.rglob("*.lock")) == [

@@ -18,7 +18,7 @@ pytestmark = needs("linux")
 def run(code, *args):
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, args)],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
 
 

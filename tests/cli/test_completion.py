@@ -39,7 +39,7 @@ def script(lifehold, tmp_path):
 
 def said(words, environ, **more):
     done = subprocess.run(
-        words, env=environ, capture_output=True, text=True, timeout=60, check=False, **more
+        words, env=environ, capture_output=True, text=True, timeout=150, check=False, **more
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -57,7 +57,7 @@ def test_bash_completes_commands_options_names_and_the_command_behind_the_dashes
         )
         return said(["bash", "-c", text], environ, cwd=tmp_path / "here")
 
-    assert completed("w") == ["who", "wait", "watch"]
+    assert completed("w") == ["wait", "who", "watch"]
     assert completed("store", "") == ["migrate", "check"]
     assert completed("store", "migrate", "--g") == ["--grant"]
     assert {"--label", "--wait", "-n", "--help"} <= set(completed("run", "-"))
@@ -69,6 +69,7 @@ def test_bash_completes_commands_options_names_and_the_command_behind_the_dashes
     assert completed("ls", "b") == ["./bin"]  # where a folder is meant, as the command takes it
     assert completed("clear", "b") == completed("who", "b") == ["./bin"]
     assert completed("who", "./b") == ["./bin"]
+    assert completed("audit", "b") == ["bin"]  # files, and no name of a lock
     assert completed("log", "--event", "take") == ["takeover"]
     assert completed("run", "--kind", "gen") == ["generation"]
     assert completed("top", "--sort", "w") == ["waiters"]
@@ -193,7 +194,7 @@ def test_man_pages_please_mandoc_as_well(tmp_path):
     completion.main(str(tmp_path))
     done = subprocess.run(
         ["mandoc", "-T", "lint", "-W", "warning", *map(str, tmp_path.iterdir())],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert [line for line in done.stdout.splitlines() if "missing date" not in line] == []
 

@@ -113,12 +113,12 @@ def waits(path, seconds):
 def test_wait_ends_with_the_writer_and_heeds_no_idle_connection(path, opened, mode, eventually):
     opened(*(READ if mode == "wal" else IDLE))
     with waits(path, "0") as early:
-        assert early.wait(30) == 0
+        assert early.wait(90) == 0
     words = [sys.executable, "-c", TEXT, path, *WRITE]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout.readline() == "in\n"
         with waits(path, "0") as late:
-            assert late.wait(30) == 75
+            assert late.wait(90) == 75
             assert str(child.pid) in late.stderr.read()
         with waits(path, "60") as waiter:
             eventually(lambda: "x.db" in str(descriptors(waiter.pid)), "it waits")

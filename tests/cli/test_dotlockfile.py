@@ -231,7 +231,7 @@ def waiting(*words, cwd, **more):
 def until_it_waits(pid):
     """It waits as soon as it watches."""
     watches = Path(f"/proc/{pid}/fd")
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         if any("inotify" in leads_to(each) for each in list(watches.iterdir())):
             return
@@ -247,7 +247,7 @@ def leads_to(link):
 
 
 def ended(process):
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     return process.returncode
 
 
@@ -272,7 +272,7 @@ def test_a_signal_ends_who_tries_without_a_pause(tmp_path):
             break
         time.sleep(0.01)
     process.terminate()
-    assert process.wait(timeout=30) == -signal.SIGTERM
+    assert process.wait(timeout=60) == -signal.SIGTERM
     assert os.listdir(tmp_path) == ["held"]
 
 
@@ -294,8 +294,8 @@ def test_a_waiter_gives_up_when_whoever_called_it_is_gone(tmp_path):
     child = _child_of(caller.pid)
     until_it_waits(child)
     caller.kill()
-    caller.wait(timeout=30)
-    until = time.monotonic() + 30
+    caller.wait(timeout=60)
+    until = time.monotonic() + 60
     while alive(child) and time.monotonic() < until:
         time.sleep(0.02)
     assert not alive(child)
@@ -303,7 +303,7 @@ def test_a_waiter_gives_up_when_whoever_called_it_is_gone(tmp_path):
 
 
 def _child_of(pid):
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         if found := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             return int(found[0])
@@ -354,13 +354,13 @@ def test_killed_it_leaves_the_lock_to_cmd_and_its_end_frees_it_at_once(tmp_path)
     process, (pid,) = running(tmp_path, "echo $$; read x")
     pipe, process.stdin = process.stdin, None
     process.kill()
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     assert alive(pid)
     for command in (OURS, REAL):
         assert said(command, tmp_path, "-r 0 lock")[0] == 4
     pipe.close()
-    process.communicate(timeout=30)
-    until = time.monotonic() + 30
+    process.communicate(timeout=60)
+    until = time.monotonic() + 60
     while alive(pid) and time.monotonic() < until:
         time.sleep(0.005)
     assert said(OURS, tmp_path, "-c lock")[0] == 1

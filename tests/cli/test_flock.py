@@ -166,7 +166,7 @@ def test_a_lock_that_becomes_free_is_given_to_who_waits(folder):
         while f"-> FLOCK  ADVISORY  WRITE {waiter.pid} " not in Path("/proc/locks").read_text():
             time.sleep(0.01)
             assert waiter.poll() is None
-    assert waiter.communicate(timeout=30)[0] == "in\n"
+    assert waiter.communicate(timeout=90)[0] == "in\n"
 
 
 def test_killed_it_leaves_the_lock_with_its_command(folder):
@@ -175,11 +175,11 @@ def test_killed_it_leaves_the_lock_with_its_command(folder):
                           stdout=subprocess.PIPE) as wrapper:  # fmt: skip
         wrapper.stdout.readline()
         wrapper.send_signal(signal.SIGTERM)
-        assert wrapper.wait(timeout=30) == -signal.SIGTERM
+        assert wrapper.wait(timeout=90) == -signal.SIGTERM
         assert said([*OURS, "-n", path, "true"], folder)[0] == 1
         wrapper.stdin.write(b"\n")
         wrapper.stdin.flush()
-        assert said([*OURS, "-w", "10", path, "true"], folder)[0] == 0
+        assert said([*OURS, "-w", "60", path, "true"], folder)[0] == 0
 
 
 def test_called_by_its_name_it_is_flock(folder):

@@ -87,9 +87,48 @@ def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_word(lifehold, mod
     script = STRUCK.format(module=module, words=words)
     done = subprocess.run(
         [sys.executable, "-c", script], env=lifehold.environment, cwd=lifehold.folder,
-        capture_output=True, text=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=150, check=False, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+# As the interpreter meets it: a finder that strikes when a module is looked for.
+STRIKES = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["STRUCK"]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+"""
+INSTALLED = ("-c", "import sys; from lifehold_command import main; sys.exit(main())")
+
+
+@needs("fork")
+@pytest.mark.parametrize("program", [("-m", "lifehold"), INSTALLED], ids=["-m", "installed"])
+@pytest.mark.parametrize("module", ["core", "lock", "cli", "cli.run"])
+def test_ctrl_c_while_the_package_itself_is_loaded_is_silent_too(
+    lifehold, tmp_path, program, module
+):
+    (tmp_path / "sitecustomize.py").write_text(STRIKES)
+    path = f"{tmp_path}:{lifehold.environment['PYTHONPATH']}"
+    done = subprocess.run(
+        [sys.executable, *program, "run", "x", "--", "true"],
+        env=lifehold.environment | {"PYTHONPATH": path, "STRUCK": f"lifehold.{module}"},
+        cwd=lifehold.folder, capture_output=True, text=True, timeout=150, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_who_imports_the_library_keeps_its_handler(lifehold):
+    script = (
+        "import signal; before = signal.getsignal(signal.SIGINT); import lifehold; "
+        "assert signal.getsignal(signal.SIGINT) is before"
+    )
+    subprocess.run([sys.executable, "-c", script], env=lifehold.environment, check=True, timeout=90)
 
 
 def test_who_ignores_interrupts_is_not_made_to_hear_them(lifehold):
@@ -100,7 +139,7 @@ def test_who_ignores_interrupts_is_not_made_to_hear_them(lifehold):
     )
     done = subprocess.run(
         [sys.executable, "-c", script], env=lifehold.environment, cwd=lifehold.folder,
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "on\n")
 
@@ -110,5 +149,5 @@ def test_a_program_that_imports_the_command_keeps_its_handler(lifehold):
         "import signal; before = signal.getsignal(signal.SIGINT); import lifehold.cli.main as m; "
         "m.main(['--version']); assert signal.getsignal(signal.SIGINT) is before"
     )
-    subprocess.run([sys.executable, "-c", script], env=lifehold.environment, check=True, timeout=60,
+    subprocess.run([sys.executable, "-c", script], env=lifehold.environment, check=True, timeout=90,
                    stdout=subprocess.DEVNULL)  # fmt: skip

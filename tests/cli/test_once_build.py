@@ -52,7 +52,7 @@ def test_who_waits_gets_the_same_output_and_finds_it_there(build, tmp_path, even
     eventually(lambda: len(waiters_of(HOST, lock)) == 2, "two wait")
     assert not (tmp_path / "v7").exists()
     (tmp_path / "door").write_text("\n")
-    said = [(*call.communicate(timeout=30), call.returncode) for call in calls]
+    said = [(*call.communicate(timeout=90), call.returncode) for call in calls]
     assert [(out, code) for out, _, code in said] == [("built\n", 0)] * 3
     assert sum("is not run again" in err and "rm -r" in err for _, err, _ in said) == 2
     assert os.listdir(tmp_path / "v7") == ["w"]
@@ -62,7 +62,7 @@ def test_a_killed_builder_leaves_nothing_and_the_next_one_builds(build, tmp_path
     first = build(FILL + "echo $$ > pid; sleep 100", begin=True)
     child = pid_of(tmp_path / "pid")
     os.kill(first.pid, signal.SIGKILL)
-    first.communicate(timeout=30)
+    first.communicate(timeout=90)
     ended = build(FILL.replace("w", "v"))
     assert ended.returncode == 0, ended.stderr
     assert os.listdir(tmp_path / "v7") == ["v"]

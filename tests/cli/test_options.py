@@ -20,10 +20,13 @@ from lifehold.cli.options import (
     thorough,
 )
 from lifehold.cli.options_run import contradictions, names_and_command
+from lifehold.cli.width import narrowed
 
-WORDS = ["-n", "-w", "5", "-w5", "--wait", "--wait=1h", "2d", "-E", "3", "-nE4", "-s", "-x", "-o",
-         "--", "-", "--label", "a b", "", "name", "./path", "cmd", "-z", "--shared", "--close",
-         "-1", "--lab", "-c", "-F", "--skip-ok", "-v", "--json", "--fair", "--also"]  # fmt: skip
+WORDS = [
+    "--name", "-n", "-w", "5", "-w5", "--wait", "--wait=1h", "2d", "-E", "3", "-nE4", "-s", "-x",
+    "-o", "--", "-", "--label", "a b", "", "name", "./path", "cmd", "-z", "--shared", "--close",
+    "-1", "--lab", "-c", "-F", "--skip-ok", "-v", "--json", "--fair", "--also",
+]  # fmt: skip
 
 
 def test_both_readers_agree_on_thousands_of_lines():
@@ -53,6 +56,10 @@ def split(line):
         ("a -- -c x", "a", "/bin/sh -c x"), ("a echo -n", "a", "echo -n"),
         ("-nE4 a b", "a", "b"), ("-w5m --wait=3 a b", "a", "b"), ("--also b -nw 5 a c", "a b", "c"),
         ("a -- git log -- f", "a", "git log -- f"),
+        ("a -n b -n", "a", "b -n"), ("a -n -- b -n", "a", "b -n"), ("a -w 5 -- b", "a", "b"),
+        ("-n a --also c -w5m -- b -- c", "a c", "b -- c"),
+        ("a --also=b -c x", "a b", "/bin/sh -c x"),
+        ("--name a -n b -n", "a", "b -n"), ("a -nc x", "a", "/bin/sh -c x"),
     ],
 )  # fmt: skip
 def test_the_first_word_is_the_lock_and_the_rest_the_command(line, names, command, monkeypatch):
@@ -67,7 +74,9 @@ def test_the_first_word_is_the_lock_and_the_rest_the_command(line, names, comman
         (["--", "--", "b"], "no lock is named"), (["a", "--", ""], "CMD is empty"),
         (["a", "--", " "], "CMD is empty"), (["-c", "", "a"], "CMD is empty"),
         (["-c", "x", "a", "--", "b"], "not both"), (["-c", "x"], "no lock is named"),
-        (["a", "-n", "--", "b"], "'-n' stands behind NAME"),
+        (["--", "a", "-n", "--", "b"], "'-n' stands behind a --"),
+        (["a", "--name", "b", "c"], "give one of the two"),
+        (["a", "--wiat", "5", "b"], "unknown option '--wiat'; did you mean '--wait'"),
         (["a", "b", "--", "c"], "between NAME and a --"),
         (["--", "a", "b", "--", "c"], "between NAME and a --"),
         (["a", "git", "log", "-p", "--", "f"], "between NAME and a --"),
@@ -89,16 +98,18 @@ def test_options_that_contradict_each_other_are_refused(line):
 
 
 def test_the_usual_lines_are_read_without_argparse():
-    for line in ("-n a -- b", "a b", "-w 5m a -- b -x", "-o -s --label x ./a b", "-E 3 a b"):
+    for line in ("-n a -- b", "a b", "-w 5m a -- b -x", "-o -s --label x ./a b", "-E 3 a b",
+                 "a -n b", "a -w 5 -- b -n", "--name a b -x"):  # fmt: skip
         assert quick(RUN, line.split()) is not None
 
 
 def test_what_is_unusual_is_left_to_argparse():
-    for line in ("-q a b", "-w x a b", "-nE3 a b", "--wait=5 a b", "--help", "-w", ""):
+    for line in ("-q a b", "-w x a b", "-nE3 a b", "--wait=5 a b", "--help", "-w", "",
+                 "a --name b c", "a -q b", "a - b"):  # fmt: skip
         assert quick(RUN, line.split()) is None
     with pytest.raises(HelpAsked):
         thorough(RUN, ["--help"])
-    with pytest.raises(Usage, match="unrecognized"):
+    with pytest.raises(Usage, match="unknown option"):
         thorough(RUN, ["-q", "a", "b"])
 
 
@@ -123,11 +134,32 @@ def test_every_help_fits_a_terminal_of_80_columns():
         assert [line for line in text.splitlines() if len(line) > 80] == []
 
 
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_every_help_flows_in_a_terminal_of_40_columns(name):
+    text = help_of(COMMANDS[name]) if name else help_of_all()
+    narrow = narrowed(text, 40)
+    assert narrow.split() == text.split()  # no word is lost, and none is moved
+    copied = ("  lifehold ", "  exec ", "  eval ")  # what is to be copied stays whole
+    long = [line for line in narrow.splitlines() if len(line) > 40 and " " in line.strip()]
+    assert [line for line in long if not line.startswith(copied)] == []
+
+
+def test_the_first_page_has_each_command_once():
+    rows = [line.split()[0] for line in help_of_all().splitlines() if line[:2] == "  "]
+    assert sorted(rows) == sorted([*COMMANDS, *["lifehold"] * 4])
+
+
 def test_a_wrong_option_is_named_before_the_name_that_is_missing_after_it():
     for words in (["--nope"], ["--nope", "a"], ["-n", "-q"]):
-        with pytest.raises(Usage, match="unrecognized arguments: -"):
+        with pytest.raises(Usage, match="unknown option '-"):
             thorough(RUN, words)
-    with pytest.raises(Usage, match="unrecognized arguments: --jsno"):
+    with pytest.raises(Usage, match="unknown option '--jsno'; did you mean '--json'"):
         thorough(WHO, ["--jsno"])
-    with pytest.raises(Usage, match="required: NAME"):
+    with pytest.raises(Usage, match="NAME is missing; for example:  lifehold who nightly-report"):
         thorough(WHO, ["--json"])
+
+
+@pytest.mark.parametrize("words", ["who -- -x", "wait -- -foo", "log -- -n"])
+def test_what_stands_behind_two_dashes_is_an_operand(words):
+    name, *rest = words.split()
+    assert arguments(COMMANDS[name], rest)[1] == [rest[-1]]

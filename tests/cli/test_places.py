@@ -122,7 +122,7 @@ def test_the_command_reports_a_double_and_runs(lifehold, tmp_path):
     env = {"XDG_STATE_HOME": str(state), "LIFEHOLD_DIR": ""}
     program = ("-c", ELSEWHERE.format(str(machine)))
     run = lifehold.start("run", "job", "--", "echo", "ran", env=env, program=program)
-    out, err = run.communicate(timeout=20)
+    out, err = run.communicate(timeout=60)
     assert (run.returncode, out) == (0, "ran\n")
     assert err == (
         "lifehold: 'job' exists in more than one folder, and these locks do not exclude each "
@@ -130,7 +130,7 @@ def test_the_command_reports_a_double_and_runs(lifehold, tmp_path):
         "the same LIFEHOLD_DIR, or remove the file that nobody uses\n"
     )
     who = lifehold.start("who", "job", env=env, program=program)
-    assert "more than one folder" in who.communicate(timeout=20)[1]
+    assert "more than one folder" in who.communicate(timeout=60)[1]
 
 
 def test_who_has_chosen_the_folder_is_told_of_no_double(lifehold, tmp_path, machine, monkeypatch):

@@ -58,7 +58,7 @@ def test_ctrl_c_ends_the_shell_loop_around_us_unless_the_command_makes_something
     try:
         assert run.stdout.readline() == "ready\n"
         os.write(keyboard, b"\x03")
-        assert run.wait(10) == status
+        assert run.wait(60) == status
         assert lifehold.free()
     finally:
         os.close(keyboard)
@@ -75,7 +75,7 @@ def test_the_lock_is_held_until_a_terminated_command_is_gone(lifehold, close):
     run.terminate()
     assert run.stdout.readline() == "last words\n"
     assert not lifehold.free()
-    assert run.wait(10) == 4
+    assert run.wait(60) == 4
     assert lifehold.free()
 
 
@@ -84,7 +84,7 @@ def test_a_command_ended_by_a_forwarded_signal_gives_128_and_its_number(lifehold
     run = lifehold.start("run", *close, "job", "sh", "-c", "echo ready; exec sleep 60")
     run.stdout.readline()
     run.terminate()
-    assert run.wait(10) == 143
+    assert run.wait(60) == 143
 
 
 def test_what_the_caller_ignores_stays_ignored(lifehold):
@@ -92,7 +92,7 @@ def test_what_the_caller_ignores_stays_ignored(lifehold):
     script = f"trap '' HUP; exec {sys.executable} -m lifehold run job sh -c '{cmd}'"
     by_shell = ("-c", "import os, sys; os.execvp('sh', ['sh', '-c', sys.argv[1]])")
     run = lifehold.start(script, program=by_shell)
-    assert run.communicate(timeout=20)[0] == "lived\n"
+    assert run.communicate(timeout=60)[0] == "lived\n"
     assert run.returncode == 0
 
 
@@ -103,7 +103,7 @@ def test_a_lost_lock_stops_the_command_and_ends_with_74(lifehold, close):
     )
     run.stdout.readline()
     (lifehold.folder / "job.lock").unlink()
-    assert run.wait(20) == 74
+    assert run.wait(60) == 74
     told = run.stderr.read()
     assert re.fullmatch(
         r"lifehold: 'job' is lost: its lock file was removed or renamed: others may be in\n"
@@ -119,7 +119,7 @@ def test_a_command_that_ignores_term_is_killed_after_the_grace(lifehold, close, 
     child = int(run.stdout.readline())
     run.stdout.readline()
     (lifehold.folder / "job.lock").unlink()
-    assert run.wait(20) == 74
+    assert run.wait(60) == 74
     assert not alive(child)
 
 
@@ -136,16 +136,16 @@ def test_the_command_keeps_the_lock_when_its_wrapper_is_killed(lifehold, alive):
     run.wait()
     assert alive(run.child)
     told = lifehold("run", "-n", "job", "--", "true").stderr
-    assert f"by     pid {run.child} (sleep 60)" in told
+    assert f"by     pid {run.child} (sleep 600)" in told
     assert f"process {run.pid} locked it and is gone, this one inherited its open file" in told
     os.kill(run.child, signal.SIGKILL)
-    assert lifehold("run", "-w", "10", "job", "--", "true").returncode == 0
+    assert lifehold("run", "-w", "60", "job", "--", "true").returncode == 0
 
 
 def test_with_dash_o_the_command_ends_when_its_wrapper_is_killed(lifehold, alive):
     run = lifehold.holder("-o", "job")
     run.kill()
-    assert lifehold("run", "-w", "10", "job", "--", "true").returncode == 0
+    assert lifehold("run", "-w", "60", "job", "--", "true").returncode == 0
     assert not alive(run.child)
     assert re.search(r"process \d+ \(lifehold run\) is gone: stopping 'sh'", run.stderr.read())
 
@@ -157,7 +157,7 @@ def test_with_dash_o_a_stubborn_command_is_killed_before_the_lock_is_free(lifeho
     child = int(run.stdout.readline())
     run.stdout.readline()
     run.kill()
-    assert lifehold("run", "-w", "10", "job", "--", "true").returncode == 0
+    assert lifehold("run", "-w", "60", "job", "--", "true").returncode == 0
     assert not alive(child)
 
 
@@ -167,7 +167,7 @@ def test_with_dash_o_the_command_dies_with_its_supervisor_and_the_wrapper_waits_
     run = lifehold.holder("-o", "job")
     with open(f"/proc/{run.pid}/task/{run.pid}/children") as file:
         os.kill(int(file.read()), signal.SIGKILL)
-    assert run.wait(10) == 137
+    assert run.wait(60) == 137
     assert not alive(run.child)
     assert lifehold.free()
 
@@ -273,7 +273,7 @@ def test_a_zombie_that_nobody_buries_does_not_keep_the_lock(lifehold):
         words = ("run", *close, f"job{number}", "--", sys.executable, "-c", program)
         started.append(lifehold.start(*words))
     for number, run in enumerate(started):
-        assert run.communicate(timeout=20)[1] == ""
+        assert run.communicate(timeout=60)[1] == ""
         assert run.returncode == 5
         assert lifehold.free(f"job{number}")
 
@@ -285,7 +285,7 @@ def test_a_supervised_command_leaves_no_zombies_to_the_wrapper(lifehold):
     assert run.stdout.readline() == "ready\n"
     assert list(children(run.pid).values()) == ["S"]
     run.terminate()
-    assert run.wait(10) == 143
+    assert run.wait(60) == 143
 
 
 WAKE_UP_PIPES = """
@@ -303,15 +303,15 @@ if os.fork() == 0:
 os.read(get, 5)
 for _ in range(200):
     os.kill(os.getpid(), _signal.SIGTERM)
-    assert inbox.next(5) == _signal.SIGTERM
+    assert inbox.next(50) == _signal.SIGTERM
 assert inbox.next(0.2) is None
 os.kill(0, _signal.SIGTERM)
-assert inbox.next(5) == _signal.SIGTERM
-assert inbox.next(5) == _signal.SIGCHLD and os.wait()[1] == 0
+both = {inbox.next(50), inbox.next(50)}  # of two that wait the kernel lets the later one go first
+assert both == {_signal.SIGTERM, _signal.SIGCHLD} and os.wait()[1] == 0
 print("good")
 """
 
 
 def test_a_supervisor_without_sigtimedwait_reads_no_message_of_its_wrapper(lifehold):
     process = lifehold.start(program=("-c", WAKE_UP_PIPES))
-    assert process.communicate(timeout=20) == ("good\n", "")
+    assert process.communicate(timeout=60) == ("good\n", "")

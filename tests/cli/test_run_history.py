@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import jsonschema
@@ -172,19 +173,21 @@ def test_a_reader_of_stderr_who_has_gone_does_not_end_the_run(lifehold, tmp_path
     os.close(get)
     try:
         run = lifehold.start("run", "-v", "--json", "job", "sh", "-c", "exit 3", stderr=put)
-        assert run.wait(20) == 3
+        assert run.wait(60) == 3
         lifehold.holder("other")
         run = lifehold.start("run", "-n", "other", "true", stderr=put)
-        assert run.wait(20) == 75
+        assert run.wait(60) == 75
     finally:
         os.close(put)
 
 
 @pytest.mark.parametrize("kind", ["soft", "link", "generation"])
 def test_a_lock_taken_over_from_a_dead_run_leaves_a_line_with_the_proof(lifehold, kind):
-    victim = lifehold.start("run", "--kind", kind, "job", "--", "sh", "-c", "echo up; sleep 0.5")
+    command = ("run", "--kind", kind, "job", "--", "sh", "-c", "echo up; read until")
+    victim = lifehold.start(*command, stdin=subprocess.PIPE)
     assert victim.stdout.readline() == "up\n"
     victim.kill()
+    victim.stdin.close()  # so that its CMD, which holds the lock too, ends
     assert lifehold("run", "-w", "60", "--kind", kind, "job", "--", "true").returncode == 0
     taken, held = entries(lifehold)
     assert (taken.event, held.event, held.code) == ("takeover", "hold", 0)

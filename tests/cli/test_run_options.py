@@ -33,7 +33,7 @@ def test_dash_f_becomes_the_command_which_holds_the_lock(lifehold, alive):
     assert not lifehold.free()
     assert "lifehold run -F job" in lifehold("run", "-n", "job", "true").stderr
     run.stdin.close()
-    assert run.wait(10) == 6
+    assert run.wait(60) == 6
     assert lifehold.free()
     events = [(entry.event, entry.code) for entry in history.read(f"{lifehold.folder}/job.lock")]
     assert ("hold", None) in events
@@ -51,9 +51,9 @@ def test_dash_f_leaves_signals_and_streams_as_they_were(lifehold):
     import subprocess
 
     plain = subprocess.run(["sh", "-c", status], input="in\n", capture_output=True, text=True,
-                           timeout=10, check=True).stdout  # fmt: skip
+                           timeout=150, check=True).stdout  # fmt: skip
     run = lifehold.start("run", "-F", "job", "sh", "-c", status, stdin=subprocess.PIPE)
-    assert run.communicate("in\n", timeout=20)[0] == plain
+    assert run.communicate("in\n", timeout=60)[0] == plain
 
 
 def test_dash_f_is_refused_with_what_needs_somebody_to_watch(lifehold):
@@ -70,13 +70,13 @@ def test_dash_f_is_refused_with_what_needs_somebody_to_watch(lifehold):
 def test_max_hold_stops_the_whole_group_and_ends_with_74(lifehold, close, alive):
     script = "sleep 60 & echo $!; wait"
     began = time.monotonic()
-    run = lifehold.start("run", *close, "--max-hold", "0.4", "job", "--", "sh", "-c", script)
+    run = lifehold.start("run", *close, "--max-hold", "1.6", "job", "--", "sh", "-c", script)
     left = int(run.stdout.readline())
-    assert run.wait(20) == 74
-    assert 0.4 <= time.monotonic() - began < 10
+    assert run.wait(60) == 74
+    assert 1.6 <= time.monotonic() - began < 60
     assert not alive(left)
     assert run.stderr.read() == (
-        "lifehold: 'job': held for 0.4 s, which is its --max-hold\n"
+        "lifehold: 'job': held for 1.6 s, which is its --max-hold\n"
         "lifehold: stopping 'sh': TERM now, KILL after 5 s\n"
     )
     assert lifehold.free()
@@ -88,12 +88,12 @@ def test_max_hold_stops_the_whole_group_and_ends_with_74(lifehold, close, alive)
 @BOTH
 def test_the_lock_is_not_free_before_a_stubborn_command_is_killed(lifehold, close, alive):
     script = "trap '' TERM; echo $$; while :; do sleep 0.02; done"
-    run = lifehold.start("run", *close, "--max-hold", "0.5", "--kill-grace", "0.6", "job", "--",
+    run = lifehold.start("run", *close, "--max-hold", "1.5", "--kill-grace", "0.6", "job", "--",
                          "sh", "-c", script)  # fmt: skip
     child = int(run.stdout.readline())
-    assert lifehold("run", "-w", "20", "job", "--", "true").returncode == 0
+    assert lifehold("run", "-w", "60", "job", "--", "true").returncode == 0
     assert not alive(child)
-    assert run.wait(10) == 74
+    assert run.wait(60) == 74
 
 
 def test_a_command_that_ends_before_its_max_hold_is_left_alone(lifehold):
@@ -117,7 +117,7 @@ def test_a_signal_reaches_the_whole_group(lifehold, close):
     run = lifehold.start("run", *close, "job", "--", "sh", "-c", script)
     assert run.stdout.readline() == "in\n"
     run.terminate()
-    assert run.wait(10) == 5
+    assert run.wait(60) == 5
     assert sorted(run.stdout.read().split()) == ["inner", "outer"]
 
 
@@ -154,7 +154,7 @@ def test_a_stopped_command_without_a_terminal_is_left_to_who_stopped_it(lifehold
     run.send_signal(signal.SIGCONT)
     eventually(lambda: state(child) != "T", "the command goes on")
     (lifehold.folder / "go").touch()
-    assert run.wait(10) == 4
+    assert run.wait(60) == 4
 
 
 @BOTH
@@ -173,7 +173,7 @@ def test_fair_runs_are_served_in_the_order_of_their_coming(lifehold, eventually)
         eventually(lambda: lifehold.queued() >= len(runs), "it stands in the line")
         time.sleep(0.05)
     lifehold.kill(lifehold.started[0])
-    assert [run.wait(20) for run in runs] == [0] * 4
+    assert [run.wait(60) for run in runs] == [0] * 4
     assert (lifehold.folder / "order").read_text().split() == ["0", "1", "2", "3"]
 
 
@@ -190,5 +190,5 @@ def test_a_run_in_a_pipeline_that_closes_early_ends_as_the_command_does(lifehold
     run = lifehold.start(
         script, program=("-c", "import os,sys; os.execvp('bash',['bash','-c',sys.argv[1]])")
     )
-    assert run.communicate(timeout=20)[0] == "y\n141\n"
+    assert run.communicate(timeout=60)[0] == "y\n141\n"
     assert lifehold.free()

@@ -33,7 +33,7 @@ def test_all_locks_are_held_while_the_command_runs_and_none_after_it(lifehold, c
     assert free(lifehold, "./a", "b", "c", "d") == [False, False, False, True]
     run.stdin.write("\n")
     run.stdin.flush()
-    assert run.wait(10) == 0
+    assert run.wait(60) == 0
     assert free(lifehold, "./a", "b", "c") == [True] * 3
 
 
@@ -66,7 +66,7 @@ def test_the_patience_is_for_all_of_them_together(lifehold):
     lifehold.holder("b")
     began = time.monotonic()
     assert lifehold("run", "-w", "0.6", *these("a", "b"), "true").returncode == 75
-    assert 0.6 <= time.monotonic() - began < 10
+    assert 0.6 <= time.monotonic() - began < 60
 
 
 def test_runs_that_name_them_in_other_orders_do_not_wait_for_each_other(lifehold):
@@ -96,7 +96,7 @@ def test_a_name_given_twice_is_one_lock(lifehold):
     for names in (
         ["a", "a"], ["a", "./a.lock"], ["./link/a.lock", "a"], ["a", "hard"], ["hard", "b", "a"],
     ):  # fmt: skip
-        done = lifehold("run", "-w", "20", *these(*names), "sh", "-c", LOCKED)
+        done = lifehold("run", "-w", "60", *these(*names), "sh", "-c", LOCKED)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout == f"{len({*names} - {'a', 'hard', './a.lock', './link/a.lock'}) + 1}\n"
 

@@ -17,7 +17,7 @@ def start(lifehold):
 
 def end(run):
     run.stdin.close()
-    assert run.wait(20) == 0
+    assert run.wait(60) == 0
 
 
 def test_each_command_is_told_a_slot_of_its_own(lifehold):
@@ -39,8 +39,8 @@ def test_each_command_is_told_a_slot_of_its_own(lifehold):
 def test_a_killed_run_frees_its_slot_when_its_command_has_ended(lifehold):
     run, words = start(lifehold)
     lifehold.kill(run)
-    run.wait(20)
-    again = lifehold("run", "-w", "20", *SLOTS, "gpu", "--", "sh", "-c", "echo $CARD")
+    run.wait(60)
+    again = lifehold("run", "-w", "60", *SLOTS, "gpu", "--", "sh", "-c", "echo $CARD")
     assert again.stdout == words[0] + "\n"
 
 
@@ -97,7 +97,7 @@ def test_slots_that_make_no_sense_are_refused(lifehold, words, told):
 def test_the_command_inherits_its_slot_and_keeps_it_when_lifehold_is_killed(lifehold):
     run, words = start(lifehold)
     run.kill()
-    run.wait(20)
+    run.wait(60)
     other, more = start(lifehold)
     assert more[0] != words[0]
     assert lifehold("run", "-n", *SLOTS, "gpu", "--", "true").returncode == 75

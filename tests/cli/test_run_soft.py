@@ -24,7 +24,7 @@ def test_two_soft_runs_exclude_each_other(lifehold, tmp_path):
     add = "read n < count; sleep 0.02; echo $((n + 1)) > count"
     (tmp_path / "count").write_text("0\n")
     runs = [lifehold.start(*SOFT, "./job.lock", "--", "sh", "-c", add) for _ in range(6)]
-    assert [run.wait(30) for run in runs] == [0] * 6
+    assert [run.wait(90) for run in runs] == [0] * 6
     assert (tmp_path / "count").read_text() == "6\n"
 
 

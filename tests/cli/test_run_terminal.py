@@ -54,7 +54,9 @@ def test_ctrl_c_ends_a_loop_and_a_script_around_the_command(shell, lifehold, clo
 
 @BOTH
 def test_a_command_that_makes_something_of_ctrl_c_goes_on(shell, close):
-    script = 'trap "echo caught" INT; echo begun; read line; echo "read $line"'
+    # bash looks whether a signal came and then reads: what came between the two waits for a line.
+    reading = "until read -t 0.2 line; do :; done"
+    script = f'trap "echo caught" INT; echo begun; {reading}; echo "read $line"'
     shell.type(f"lifehold run {close}job -- bash -c '{script}'\n")
     shell.wait("\nbegun\n")
     shell.type(CTRL_C)

@@ -83,7 +83,7 @@ def test_the_sql_that_is_printed_can_be_run_by_psql_twice(lifehold, fresh, serve
     for _ in range(2):
         subprocess.run(
             ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", fresh], input=sql, text=True,
-            check=True, capture_output=True, timeout=60,
+            check=True, capture_output=True, timeout=150,
         )  # fmt: skip
     with connect(fresh, create=False).lock("job", wait=0) as lease:
         assert lease.token

@@ -39,7 +39,7 @@ def here(tmp_path, lifehold):
     def call(name, *words):
         done = subprocess.run(
             [sys.executable, "-m", "lifehold", {"also": "run"}.get(name, name), *words], cwd=folder,
-            env=lifehold.environment, capture_output=True, text=True, timeout=60, check=False,
+            env=lifehold.environment, capture_output=True, text=True, timeout=150, check=False,
         )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 

@@ -19,7 +19,7 @@ import pytest
 from ground import needs
 
 HOLD = "import sys, time; from lifehold import Lock; lease = Lock({path!r}{more}).acquire(); "
-READY = "print('held', flush=True); time.sleep(60)"
+READY = "print('held', flush=True); time.sleep(600)"
 LIBRARY = """
 import sys
 from lifehold import Lock, Timeout
@@ -30,7 +30,7 @@ try:
 except Timeout as error:
     print(error)
 """
-NOTICE = r"waiting for '{name}' for 0\.\d+ s: {said}"
+NOTICE = r"waiting for '{name}' for [\d.]+ s: {said}"
 BEGAN = r"unknown \(its process began \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC, \d+ s ago\)"
 UTC = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+ s\)"
 
@@ -62,10 +62,13 @@ class Scene:
         out = []
         quick = ("-m", "lifehold.cli.demo", "run", "0.1", "run", "-w", "0.25")
         for words in (("-c", LIBRARY, self.path), (*quick, self.path, "--", "true")):
-            done = subprocess.run(
-                [*first, sys.executable, *words], env=self.lifehold.environment, cwd=self.folder,
-                capture_output=True, text=True, timeout=30, check=False,
-            )  # fmt: skip
+            for _ in range(5):
+                done = subprocess.run(
+                    [*first, sys.executable, *words], env=self.lifehold.environment,
+                    cwd=self.folder, capture_output=True, text=True, timeout=120, check=False,
+                )  # fmt: skip
+                if "waiting for " in done.stderr:
+                    break  # else the machine has paused until its patience was over
             notice, _, rest = done.stderr.partition("\n")
             out += [notice.removeprefix("lifehold: "), (rest + done.stdout).rstrip("\n")]
         return out[0], out[1], out[2], out[3]
@@ -80,7 +83,7 @@ class Scene:
         for notice in (noticed, command_noticed):
             assert re.fullmatch(NOTICE.format(name=name, said=said) + more, notice), notice
         lines = [
-            rf"could not acquire '{name}' within 0\.\d+ s: it is held",
+            rf"could not acquire '{name}' within [\d.]+ s: it is held",
             f"  by     {by}", f"  since  {since}", f"  alive  {alive}",
             *([f"  queue  {queue} for it too"] if queue else []),
             f"  next   wait:  lifehold run --wait 1h {name} -- CMD",
@@ -109,7 +112,7 @@ def test_a_lock_of_ours_is_told_with_all_that_its_record_knows(scene):
 
 @needs("flock")
 def test_a_lock_of_flock_is_told_with_its_process(scene):
-    holder = scene.start("flock", scene.path, "sh", "-c", "echo; sleep 60")
+    holder = scene.start("flock", scene.path, "sh", "-c", "echo; sleep 600")
     by = rf"pid {holder.pid} \(flock .*told\.lock sh -c .*\), user \w+, host .+"
     scene.expect(by, BEGAN, r"yes, checked now \(kernel witness; it left no record\)")
 
@@ -130,21 +133,21 @@ def test_a_lock_of_filelock_is_told_with_its_process(scene):
 
 @needs("flock")
 def test_a_child_that_inherited_a_lock_is_told_and_not_its_dead_parent(scene):
-    script = f"exec 9>{scene.path}; flock 9; sleep 60 >&- & echo $!"
+    script = f"exec 9>{scene.path}; flock 9; sleep 600 >&- & echo $!"
     shell = scene.start("sh", "-c", script)
     child = shell.word
     shell.wait()
-    by = rf"pid {child} \(sleep 60\), user \w+, host .+"
+    by = rf"pid {child} \(sleep 600\), user \w+, host .+"
     scene.expect(by, BEGAN, r"yes, checked now \(kernel witness; .*inherited.*\)")
 
 
 def test_a_command_whose_wrapper_was_killed_is_told(scene):
-    words = ("-m", "lifehold", "run", scene.path, "--", "sh", "-c", "echo $$; exec sleep 60 >&-")
+    words = ("-m", "lifehold", "run", scene.path, "--", "sh", "-c", "echo $$; exec sleep 600 >&-")
     wrapper = scene.start(sys.executable, *words)
     os.kill(wrapper.pid, signal.SIGKILL)
     wrapper.wait()
     alive = r"yes, checked now \(kernel witness; .*inherited.*\)"
-    scene.expect(rf"pid {wrapper.word} \(sleep 60\).*", ".+", alive)
+    scene.expect(rf"pid {wrapper.word} \(sleep 600\).*", ".+", alive)
 
 
 @needs("root", "command:setpriv", "python of others")
@@ -177,7 +180,18 @@ def test_a_lock_of_another_container_is_told_from_both_sides(scene):
 @needs("unshare")
 def test_a_soft_lock_of_another_container_is_told_by_both_its_numbers(scene):
     unshare = ("unshare", "--kill-child", "-pf", "--mount-proc")
-    words = ("run", "--kind", "soft", "--ttl", "30", scene.path, "--", "sh", "-c", "echo; sleep 60")
+    words = (
+        "run",
+        "--kind",
+        "soft",
+        "--ttl",
+        "30",
+        scene.path,
+        "--",
+        "sh",
+        "-c",
+        "echo; sleep 600",
+    )
     scene.start(*unshare, sys.executable, "-m", "lifehold", *words)
     program = "import sys; from lifehold.cli.main import main; sys.exit(main(sys.argv[1:]))"
     ask = ("run", "--kind", "soft", "--ttl", "30", "-n", scene.path, "--", "true")
@@ -187,7 +201,7 @@ def test_a_soft_lock_of_another_container_is_told_by_both_its_numbers(scene):
     ):
         done = subprocess.run(
             [*first, sys.executable, "-c", program, *ask], env=scene.lifehold.environment,
-            capture_output=True, text=True, timeout=30, check=False,
+            capture_output=True, text=True, timeout=90, check=False,
         )  # fmt: skip
         assert done.returncode == 75
         assert re.search(rf"\n  by     {by}", done.stderr), done.stderr
@@ -195,7 +209,7 @@ def test_a_soft_lock_of_another_container_is_told_by_both_its_numbers(scene):
 
 @needs("unshare", "flock")
 def test_a_holder_that_left_no_trace_is_told_to_have_left_none(scene):
-    scene.start("flock", scene.path, "sh", "-c", "echo; sleep 60")
+    scene.start("flock", scene.path, "sh", "-c", "echo; sleep 600")
     note = r"yes, checked now \(kernel witness; its process is not visible from here\)"
     scene.expect(
         "unknown: the holder left no trace", "unknown", note,
@@ -233,7 +247,7 @@ def test_no_escape_of_a_label_or_a_command_reaches_the_terminal(scene):
         "--",
         "sh",
         "-c",
-        "echo; sleep 60; : '\x1b]0;x\x07'",
+        "echo; sleep 600; : '\x1b]0;x\x07'",
     )
     scene.start(sys.executable, "-m", "lifehold", *words)
     for text in scene.told():
@@ -244,7 +258,7 @@ def test_no_escape_of_a_label_or_a_command_reaches_the_terminal(scene):
 def in_python(scene: Scene, program: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(program), scene.path],
-        env=scene.lifehold.environment, capture_output=True, text=True, timeout=30, check=False,
+        env=scene.lifehold.environment, capture_output=True, text=True, timeout=90, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.rstrip("\n")
@@ -331,7 +345,7 @@ def test_every_remedy_runs_as_printed(scene):
 
     def by_shell(line: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["sh", "-c", line], env=environment, capture_output=True, text=True,
-                              timeout=30, check=False)  # fmt: skip
+                              timeout=90, check=False)  # fmt: skip
 
     texts = scene.told()
     os.killpg(holder.pid, signal.SIGKILL)
@@ -339,3 +353,12 @@ def test_every_remedy_runs_as_printed(scene):
         wait, look = re.findall(r"(?:wait|look):  (lifehold .*)", text)
         assert by_shell(wait.replace(" CMD", " echo in")).stdout == "in\n"
         assert by_shell(look).returncode == 1
+
+
+def test_doctor_says_under_its_verdict_why_a_folder_is_unsafe(lifehold):
+    lifehold.folder.chmod(0o777)
+    done = lifehold("doctor", str(lifehold.folder))
+    verdict, why, *_ = done.stdout.splitlines()
+    assert done.returncode == 78
+    assert " is unsafe for locks " in verdict
+    assert why.startswith("  why    rights: 0777: every user can remove your lock files")

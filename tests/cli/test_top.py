@@ -155,7 +155,7 @@ def test_ls_watch_gives_one_line_of_json_for_each_change(lifehold, place):
     (place / "SingletonLock").unlink()
     assert json.loads(watch.stdout.readline())["change"] == "gone"
     watch.send_signal(signal.SIGINT)
-    assert watch.wait(30) == -signal.SIGINT
+    assert watch.wait(90) == -signal.SIGINT
 
 
 def test_ls_watch_at_a_terminal_draws_the_list_anew(shell, lifehold):

@@ -10,14 +10,14 @@ import urllib.request
 import pytest
 
 from ground import needs
+from servers.ports import free_port
 
 pytestmark = needs("linux", "proc")
 
 
 @pytest.fixture
 def port():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_daemon_tells_serves_reloads_and_ends(lifehold, config, port, system
     assert systemd.recv(999) == b"READY=1"
     assert got("/healthz") == "ok\n"
     daemon.terminate()
-    _, said = daemon.communicate(timeout=30)
+    _, said = daemon.communicate(timeout=90)
     assert daemon.returncode == 0
     assert "the old configuration stays in force" in said
     assert "no key 'evry'" in said

@@ -16,6 +16,7 @@ from ground import needs
 from lifehold.core.errors import InvalidArgument
 from lifehold.ops import watch
 from lifehold.ops.watch import BEGUN, Alert, AlertSender, Config, of, write_textfile
+from servers.ports import free_port
 
 pytestmark = needs("linux", "proc")
 ALERT = Alert("stale", BEGUN, "/w/a", "gone", 1.0, 2.0)
@@ -133,9 +134,9 @@ def test_an_exchange_ends_after_its_time_whatever_drips(answer, monkeypatch):
         teller = AlertSender(Config(("/w",), webhook=url))
         began = time.monotonic()
         teller(ALERT)
-        assert 0.9 < time.monotonic() - began < 20
+        assert 0.9 < time.monotonic() - began < 60
         assert teller.failures == 1
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while teller._open:  # its thread ends too, since its connection was cut
             assert time.monotonic() < until
             time.sleep(0.01)
@@ -143,8 +144,7 @@ def test_an_exchange_ends_after_its_time_whatever_drips(answer, monkeypatch):
 
 @pytest.mark.parametrize("answer", ENDLESS)
 def test_the_daemon_answers_and_ends_while_a_webhook_drips(answer, lifehold, eventually):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    port = free_port()
     folder = lifehold.folder / "seen"
     folder.mkdir()
     for number in range(20):
@@ -168,7 +168,7 @@ def test_the_daemon_answers_and_ends_while_a_webhook_drips(answer, lifehold, eve
         eventually(lambda: "lifehold_rounds_total 3" in got("/metrics"), "rounds go on")
         assert got("/healthz") == "ok\n"
         daemon.terminate()
-        _, said = daemon.communicate(timeout=8)  # of 20 alerts of 10 s each it waits for none
+        _, said = daemon.communicate(timeout=60)  # of 20 alerts of 10 s each it waits for none
         assert daemon.returncode == 0
         assert "alerts were not told any more" in said
 
@@ -189,7 +189,7 @@ def test_alerts_are_told_one_after_the_other_and_the_line_is_bounded(monkeypatch
     heard, go = [], threading.Event()
     monkeypatch.setattr(watch, "LINE", 3)
     teller = AlertSender(Config(("/w",), log="/x"))
-    monkeypatch.setattr(teller, "_log", lambda line: (go.wait(20), heard.append(json.loads(line))))
+    monkeypatch.setattr(teller, "_log", lambda line: (go.wait(120), heard.append(json.loads(line))))
     for number in range(5):
         teller.later(Alert("stale", BEGUN, f"/w/{number}", "gone", 1.0, 2.0))
     assert teller.end(0.0) == 3

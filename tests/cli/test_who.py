@@ -199,11 +199,11 @@ def test_a_file_that_may_not_be_read_is_told_from_the_kernels_table(lifehold, fo
     with Lock(path, mode=0o600):
         held = lifehold.start("who", str(path), program=("-c", script))
         assert (
-            held.communicate(timeout=20)[0].partition("---\n")[2].startswith(f"'{path}' is held\n")
+            held.communicate(timeout=60)[0].partition("---\n")[2].startswith(f"'{path}' is held\n")
         )
         assert held.returncode == 0
     free = lifehold.start("who", str(path), program=("-c", script))
-    assert "cannot be read here: Permission denied" in free.communicate(timeout=20)[0]
+    assert "cannot be read here: Permission denied" in free.communicate(timeout=60)[0]
     assert free.returncode == 3
 
 
@@ -213,13 +213,13 @@ def test_inside_a_pid_namespace_held_and_free_are_still_told_apart(lifehold):
     inside = ("-c", f"import os, sys; os.execvp('unshare', {unshare} + sys.argv[1:])")
     holder = lifehold.holder("job")
     process = lifehold.start("who", "job", program=inside)
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert f"pid {holder.pid} " in out
     lifehold.kill(holder)
     holder.wait()
     process = lifehold.start("who", "job", program=inside)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 1
 
 
@@ -228,5 +228,5 @@ def test_a_reader_that_goes_away_is_no_error(lifehold):
     os.close(get)
     process = lifehold.start("who", "job", stdout=put)
     os.close(put)
-    assert process.communicate(timeout=20)[1] == ""
+    assert process.communicate(timeout=60)[1] == ""
     assert process.returncode == 141

@@ -270,7 +270,7 @@ def test_what_another_user_may_not_see_is_said(lifehold, for_all, running):
     )
     try:
         process = lifehold.start("who", str(path), program=("-c", script))
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=90)
     finally:
         os.kill(child, 9)
     text = out.partition("---\n")[2]

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import jsonschema
@@ -15,6 +14,7 @@ import pytest
 
 from lifehold import Lock, ReadWriteLock
 from lifehold.cli.main import main
+from patience import until
 
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "docs/reference/who.schema.json").read_text(encoding="utf-8")
@@ -99,8 +99,7 @@ def test_a_writer_is_named_and_so_is_one_that_waits_for_readers(tmp_path, who, l
     with lock.reading():
         waiter = threading.Thread(target=lambda: lock.acquire_write(60).release())
         waiter.start()
-        while not os.path.exists(lock.path):
-            time.sleep(0.005)
+        until(lambda: "a writer waits" in str(who(lock.path)[1]["note"]))  # not its first try
         code, answer = who(lock.path)
         assert (code, answer["state"]) == (0, "held")
         assert answer["waiting"][0] | {"command": ""} == {

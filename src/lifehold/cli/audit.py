@@ -11,6 +11,7 @@ import os
 import sys
 
 from ..core.mask import printable
+from . import colour
 from .options_audit import AUDIT
 from .row import Usage
 
@@ -112,12 +113,13 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
 
     from .. import __version__
     from ..audit import report, scan
-    from .render import put
+    from .render import progress, put
 
     made = _settings(given, paths)
     cache = None if given["no_cache"] else _cache()
     changed = report.checkouts(paths, given["since"]) if given["since"] else {}
-    found = scan.audit(paths, made, jobs=given["jobs"], cache=cache)
+    with progress() as tell:
+        found = scan.audit(paths, made, jobs=given["jobs"], cache=cache, tell=tell)
     if given["write"]:
         _write(Path(given["write"]), report.written(found.findings))
         put(f"{len(found.findings)} findings are known from now on: --baseline {given['write']}")
@@ -144,8 +146,7 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
     if given["statistics"]:
         put(report.statistics(found))
     elif given["format"] == "full":
-        colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        put(report.full(found, __version__, colour=colour))
+        put(report.full(found, __version__, colour=colour.wanted()))
     else:
         put(report.FORMATS[given["format"]](found, __version__))
     if found.findings:

@@ -40,7 +40,7 @@ class CannotStart(Exception):
         if missing and os.path.lexists(command[0]) and "/" in command[0]:
             reason = "the program named in its first line (#!) was not found"
         if missing and command[0].startswith("-"):
-            reason = "not found; options of lifehold stand before NAME"
+            reason = "not found; options of lifehold stand before the --"
         super().__init__(f"cannot run '{printable(command[0])}': {reason}")
 
 

@@ -15,8 +15,9 @@ from ..ops import families, inventory
 from ..ops.answer import FREE, HELD, KEPT
 from ..runtime import clock
 from . import exits, render, target
+from .colour import painted
 from .options import CLEAR, Usage, arguments
-from .render import put, say
+from .render import progress, put, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +74,8 @@ def _of(path: str, given: dict[str, Any]) -> list[ClearOutcome]:
     how = {"dry_run": given["dry_run"], "earlier_boot": given["boot"]}
     if not is_folder(path):
         return [ops.clear(lock_names.address(path).path, force=given["force"] or "", **how)]
-    found = inventory.of_folder(path, deep=given["deep"] or given["boot"])
+    with progress() as tell:
+        found = inventory.of_folder(path, deep=given["deep"] or given["boot"], tell=tell)
     told = []
     for answer in found:
         if answer.state in (FREE, HELD):
@@ -91,8 +93,10 @@ def in_words(outcome: ClearOutcome) -> list[str]:
     """What became of one lock, over some lines."""
     path = explain.quote(outcome.path)
     family = outcome.answer.family
+    gap = " " * (12 - len(outcome.action))
     lines = [
-        f"{outcome.action:<12}  {printable(outcome.path)}" + (f" ({family})" if family else "")
+        f"{painted(outcome.action)}{gap}  {printable(outcome.path)}"
+        + (f" ({family})" if family else "")
     ]
     lines.append(f"{'':<12}  {printable(outcome.why)}")
     if outcome.next:

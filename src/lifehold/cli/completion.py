@@ -10,15 +10,22 @@ import os
 import sys
 
 from .. import __version__
+from ..core.nearest import did_you_mean
 from ..ops import history
 from . import exits
+from .choose_tree import QUESTIONS
 from .options import COMMANDS, COMPLETION, RUN, SORTS, USAGE_OF_ALL, Usage, arguments, notes_of
 from .render import put
 from .row import Command, Option
 
 HELP = Option("help", ("-h", "--help"), "show this text")
 KINDS = ("auto", "kernel", "soft", "link", "generation", "directory", "folder", "session")
-CHOICES = {"event": history.EVENTS, "kind": KINDS, "sort": SORTS}
+CHOICES: dict[str, tuple[str, ...]] = {
+    "event": history.EVENTS,
+    "kind": KINDS,
+    "sort": SORTS,
+    **{each.name: tuple(each.answers) for each in QUESTIONS},
+}
 ACTS = "migrate check"  # of `lifehold store`
 NAMES = "lifehold ls --names 2>/dev/null"
 LOCKS = "NAME"  # what an option takes whose value is the name of a lock
@@ -30,7 +37,8 @@ def completion(words: list[str]) -> int:
     _, (shell,) = arguments(COMPLETION, words)
     made = SHELLS.get(shell)
     if made is None:
-        raise Usage(f"there is no completion for {shell!r}, but for {', '.join(SHELLS)}")
+        end = did_you_mean(shell, SHELLS)
+        raise Usage(f"there is no completion for {shell!r}, but for {', '.join(SHELLS)}{end}")
     put(made())
     return exits.DONE
 
@@ -40,7 +48,7 @@ def options_of(command: Command) -> tuple[Option, ...]:
 
 
 def operand_of(command: Command) -> str:
-    """What its words are: "name" of a lock, "dir", "shell", "act", or "" for none."""
+    """What its words are: "name" of a lock, "file", "dir", "shell", "act", or "" for none."""
     kind = command.operands[0][0] if command.operands else ""
     return "name" if kind == "path" else kind
 
@@ -108,10 +116,17 @@ _lifehold() {
                 continue
             fi
             ((at += 1))
+            while ((at < COMP_CWORD)); do  # options directly behind NAME
+                [[ ${COMP_WORDS[at]} == -?* && ${COMP_WORDS[at]} != -- ]] || break
+                [[ $taking == *"|${COMP_WORDS[at]}|"* ]] && ((at += 1))
+                ((at += 1))
+            done
+            ((at > COMP_CWORD)) && break
             if ((at < COMP_CWORD)) && [[ ${COMP_WORDS[at]} == -- ]]; then
                 ((at += 1))
-            elif ((at == COMP_CWORD)) && [[ -- == "$cur"* ]]; then
-                COMPREPLY=(--)
+            elif ((at == COMP_CWORD)) && [[ $cur == -* ]]; then
+                COMPREPLY=($(compgen -W "-- $flags" -- "$cur"))
+                return
             fi
             if ((at == COMP_CWORD)); then
                 COMPREPLY+=($(compgen -c -- "$cur"))
@@ -139,6 +154,10 @@ _lifehold() {
                 ((${#COMPREPLY[@]})) && return
                 [[ $cur == '~'* ]] || cur=./$cur
             fi
+            compopt -o filenames 2>/dev/null
+            mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+            ;;
+        file)
             compopt -o filenames 2>/dev/null
             mapfile -t COMPREPLY < <(compgen -f -- "$cur")
             ;;
@@ -173,6 +192,7 @@ def zsh() -> str:
         )
         specs += {
             "name": locks,
+            "file": ["'*:file:_files'"],
             "dir": ["'*:folder:_lifehold_folders'"],
             "shell": [f"'1:shell:({' '.join(SHELLS)})'"],
             "act": [f"'1:what:({ACTS})'", "'2:url: '"],
@@ -268,6 +288,7 @@ def fish() -> str:
             )
         words_of = {
             "name": "-f -a '(__lifehold_locks)'",
+            "file": "-F",
             "dir": "-f -a '(__lifehold_folders)'",
             "shell": f"-f -a '{' '.join(SHELLS)}'",
             "act": f"-f -a '{ACTS}'",
@@ -393,6 +414,24 @@ def _see(name: str) -> str:
     others = ["lifehold"] if name else []
     others += [f"lifehold-{each}" for each in COMMANDS if each != name]
     return ",\n".join(f".BR {escaped(each)} (1)" for each in others).replace("(1),", "(1) ,")
+
+
+# Where the shells look, below the `share` of a prefix.
+PLACES = {
+    "bash": "bash-completion/completions/lifehold",
+    "zsh": "zsh/site-functions/_lifehold",
+    "fish": "fish/vendor_completions.d/lifehold.fish",
+}
+
+
+def shared(folder: str) -> None:
+    """Write the man pages and the completions as they stand below the `share` of a prefix."""
+    main(os.path.join(folder, "man", "man1"))
+    for shell, place in PLACES.items():
+        path = os.path.join(folder, place)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(SHELLS[shell]())
 
 
 def main(folder: str) -> None:

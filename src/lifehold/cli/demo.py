@@ -22,7 +22,7 @@ from ..core.fence import admit
 from ..lock import Lock
 from ..ops.who import who
 from ..runtime import clock
-from . import exits
+from . import colour, exits
 from .notice import ERASE
 from .options import DEMO, arguments
 from .render import put
@@ -369,7 +369,7 @@ class StoryWriter:
         self.started_at = clock.now()
         self.width = max(NARROWEST, min(WIDEST, shutil.get_terminal_size().columns))
         terminal = sys.stdout is not None and sys.stdout.isatty()
-        self.colours = terminal and not os.environ.get("NO_COLOR")
+        self.colours = colour.wanted()
         self.moving = terminal and os.environ.get("TERM", "dumb") != "dumb"
         self._shown = False  # whether a line is there that is to be rewritten
 
@@ -391,9 +391,9 @@ class StoryWriter:
             subsequent_indent=" " * (LITTLE if narrow else INDENT),
             break_on_hyphens=False,
         )
-        for mark, colour in ((good, "green"), (bad, "red")):
+        for mark, style in ((good, "green"), (bad, "red")):
             if mark:
-                lines = [line.replace(mark, self.styled(colour, mark)) for line in lines]
+                lines = [line.replace(mark, self.styled(style, mark)) for line in lines]
         style = style or ("bold" if text.startswith("$ ") else "")
         for at, line in enumerate(lines):
             words = line.lstrip(" ")

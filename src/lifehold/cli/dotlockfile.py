@@ -57,8 +57,9 @@ def dotlockfile(words: list[str]) -> int:
     """The exit code of `lifehold dotlockfile WORDS`."""
     if words[:1] in (["--help"], ["-h"]):
         from .options import help_of
+        from .render import show_help
 
-        print(help_of(DOTLOCKFILE))
+        show_help(help_of(DOTLOCKFILE))
         return 0
     try:
         given, rest = parsed(words)

@@ -278,6 +278,7 @@ def _warn(text: str) -> None:
 
 def _help() -> int:
     from .options import help_of
+    from .render import show_help
 
-    print(help_of(FLOCK))
+    show_help(help_of(FLOCK))
     return 0

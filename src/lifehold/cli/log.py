@@ -7,12 +7,13 @@ import os
 from ..core import explain
 from ..core.errors import SystemRefused
 from ..core.mask import printable
+from ..core.nearest import did_you_mean
 from ..core.value import as_dict
 from ..local import lock_names
 from ..lock import absolute
 from ..ops import history
 from ..ops.who import FolderMissing
-from . import exits
+from . import exits, target
 from .options import LOG, Usage, arguments
 from .render import put, say, table
 from .run import doubles_text
@@ -25,7 +26,8 @@ def log(words: list[str]) -> int:
     given, names = arguments(LOG, words)
     event = given["event"]
     if event is not None and event not in history.EVENTS:
-        raise Usage(f"--event is one of {', '.join(history.EVENTS)}, not {event!r}")
+        end = did_you_mean(event, history.EVENTS)
+        raise Usage(f"--event is one of {', '.join(history.EVENTS)}, not {event!r}{end}")
     name = lock_names.shown(names[0]) if names else ""
     path = _path(names[0]) if names else lock_names.candidates()[0]
     try:
@@ -52,6 +54,7 @@ def log(words: list[str]) -> int:
         say("no lock was cleared here")
     else:
         say(f"no run of '{printable(name)}' has left a line" + (f" of {event}" if event else ""))
+        target.tell_like(names[0], path)
     return exits.DONE
 
 

@@ -16,7 +16,7 @@ from ..ops.foreign import several
 from ..runtime import clock
 from . import exits, render, target
 from .options import LS, WHO, Usage, arguments
-from .render import PREFIX, columns_of, put, say
+from .render import columns_of, progress, put, say
 from .run import doubles_text
 
 TYPE_CHECKING = False
@@ -44,7 +44,8 @@ def ls(words: list[str]) -> int:
         return _names()
     if given["watch"]:
         return watch(given, folders)
-    found = look(given, folders, progress())
+    with progress() as tell:
+        found = look(given, folders, tell)
     for text in found.missing:
         say(text)
     if given["json"]:
@@ -60,17 +61,6 @@ def ls(words: list[str]) -> int:
         for text in found.unseen:
             say(f"not seen: {text}")
     return found.code
-
-
-def progress() -> Callable[[int], None] | None:
-    """One line on a terminal that is written over, while many files are looked at."""
-    if not os.isatty(2):
-        return None
-
-    def tell(seen: int) -> None:
-        os.write(2, f"\r{PREFIX}{seen:,} files ...\x1b[K\r".encode())
-
-    return tell
 
 
 def _names() -> int:
@@ -290,6 +280,7 @@ def who(words: list[str]) -> int:
     paths = [_path(name) for name in names]
     if len(names) == 1:
         said = [_asked(names[0], None)]
+        target.tell_like(names[0], paths[0])
     else:  # one look for all of them
         said = several(paths, lambda number, files: _asked(names[number], files))
     answers = [answer for answer, _ in said if answer is not None]

@@ -14,7 +14,7 @@ from ..core.errors import LifeholdError
 from ..core.mask import masked_urls, printable
 from ..runtime import fork
 from . import exits
-from .render import forget_stdout, put, say
+from .render import forget_stdout, put, say, show_help
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,16 +97,19 @@ def _command(words: list[str]) -> int:
         room = import_module(f"lifehold.cli.{ROOMS.get(name, name)}")
         command: int = getattr(room, name)(words[1:])
         return command
+    if name == "help" and words[1:]:
+        return _command([words[1], "--help"])
     if name in ("-h", "--help", "help"):
-        put(options.help_of_all())
+        show_help(options.help_of_all())
         return exits.DONE if words else exits.USAGE
-    if name in ("-V", "--version"):
+    if name in ("-V", "--version", "version"):
         from .. import __version__
 
         put(f"lifehold {__version__}")
         return exits.DONE
-    known = ", ".join(options.COMMANDS)
-    raise options.Usage(f"there is no command {name!r}, but {known}. See: lifehold --help")
+    from . import mistaken
+
+    raise options.Usage(mistaken.command(printable(name), options.COMMANDS))
 
 
 def _ended(error: BaseException) -> int:
@@ -132,7 +135,7 @@ def _ended(error: BaseException) -> int:
 
 def _shown(text: str) -> int:
     try:
-        put(text)
+        show_help(text)
     except BrokenPipeError:
         forget_stdout()
     return exits.DONE

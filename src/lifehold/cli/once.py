@@ -27,7 +27,7 @@ from ..recipes.once_results import COMMAND, LIMIT, Codec, packed
 from ..runtime import clock
 from . import exits
 from .child import Terminal
-from .options import ONCE, name_and_command
+from .options_once import ONCE, name_and_command
 from .options_run import RUN
 from .render import forget_stdout, say
 from .run import LOST, RAN, CommandLock, LockedCommand, RunReport, doubles_text, take

@@ -8,11 +8,15 @@ itself, and passes on whatever it is not sure of. A test holds both to the same 
 
 from __future__ import annotations
 
-from . import target
+from ..core.nearest import did_you_mean
+from . import mistaken, target
 from .options_audit import AUDIT
+from .options_choose import CHOOSE
 from .options_dotlockfile import DOTLOCKFILE
 from .options_flock import FLOCK
-from .options_run import RUN, lasting, parted, quick
+from .options_once import ONCE
+from .options_run import RUN, parted, quick
+from .options_simulate import SIMULATE
 from .row import STORE, Command, HelpAsked, Option, Usage, duration, in_store, status
 
 TYPE_CHECKING = False
@@ -66,7 +70,7 @@ free.""",
 
 LS = Command(
     "ls", "lifehold ls [-R|--host] [--stale] [--older TIME] [--watch] [DIR...]",
-    "List the locks of a folder, by default all that have a plain name.",
+    "List the locks of a folder, by default those with plain names.",
     """\
   lifehold ls                    all plain names, those that are held first
   lifehold ls --host --held      whatever is locked on this machine, by any tool
@@ -196,133 +200,6 @@ COMPLETION = Command(
 
 
 # ------------------------------------------------------------------------------------------------
-# The row of `lifehold once`: its options, its operands and its help.
-
-
-ONCE = Command(
-    "once", "lifehold once [options] NAME|PATH|--build DIR -- CMD [ARG...]",
-    "Run CMD once; all who ask get its output and exit code.",
-    """\
-  lifehold once migrate-42 -- ./manage migrate       of ten pods one migrates
-  lifehold once --keep 1h prices -- ./fetch-prices   at most an hour old
-  lifehold once --unless 'test -s model.bin' model -- ./download
-  lifehold once --build cache/v7 -- sh -c 'tar xf v7.tar -C "$LIFEHOLD_BUILD"'""",
-    (
-        target.NAMED,
-        Option("keep", ("--keep",), "how long its output counts: seconds, 30s, 5m, 1h,\n"
-               "2d; 0: for those who waited (default: for good)", "TIME", duration),
-        Option("keep_failure", ("--keep-failure",), "the same for an exit code other than 0\n"
-               "(default: 0)", "TIME", duration, default=0.0),
-        Option("unless", ("--unless",), "a command for /bin/sh: when it ends with 0, CMD\n"
-               "is not needed. With it --keep is 0 unless given", "CHECK"),
-        Option("build", ("--build",), "instead of NAME: DIR is built once. CMD fills the\n"
-               "folder that LIFEHOLD_BUILD names, which is renamed\nto DIR", "DIR"),
-        Option("forget", ("--forget",), "remove what is kept under NAME, and run nothing",
-               default=False),
-        STORE,
-        Option("wait", ("-n", "--nonblock"), "do not wait while it runs elsewhere", store=0.0),
-        Option("wait", ("-w", "--wait"), "wait at most so long (default: until it has\n"
-               "ended)", "TIME", duration),
-        Option("conflict", ("-E", "--conflict-exit-code"), "exit code when it still runs\n"
-               "elsewhere (default: 75)", "N", status),
-        Option("kind", ("--kind",), "kind of lock: kernel (default) or soft", "KIND",
-               default="auto"),
-        Option("ttl", ("--ttl",), "soft: others may take over from a silent lifehold\n"
-               "after so long", "TIME", lasting),
-        Option("shell", ("-c", "--command"), "CMD as one text for $SHELL (or /bin/sh)", "TEXT"),
-        Option("max_hold", ("--max-hold",), "stop CMD when it has run so long: status 74",
-               "TIME", lasting),
-        Option("grace", ("--kill-grace",), "from TERM to KILL, when CMD must be stopped\n"
-               "(default: 5s)", "TIME", duration, default=5.0),
-        Option("label", ("--label",), "a word for people, shown to who waits", "TEXT", default=""),
-        Option("history", ("--no-history",), "write no line for `lifehold log`", store=False,
-               default=True),
-        Option("verbose", ("-v", "--verbose"), "say on stderr what happens", default=False),
-        Option("json", ("--json",), "end with one line on stderr in JSON, schema\nlifehold.once/1",
-               default=False),
-    ),
-    (("name", "..."),),
-    """\
-Options stand before NAME; what follows NAME, or the first -- behind it, is CMD.
-
-CMD writes its stdout into a file beside the lock; everybody gets those bytes,
-the one who runs it while they come. Its stderr is shown there alone. With a
-store the output is kept there, 1 MB at most.
-
-With --build nothing is at DIR, or all that one CMD made. A DIR with something
-in it is the answer at once: status 0, and no output. The lock is DIR.lock.
-
-An exit code other than 0 goes to all who waited, as it is; who comes later runs
-CMD again, unless --keep-failure. When CMD was ended by a signal from outside
-(INT, TERM, HUP, QUIT, KILL), or lifehold was killed, there is no result: CMD is
-stopped, and exactly one of those who wait runs it next.
-
-Exit codes: those of CMD (128 + N when signal N ended it); 127 not found, 126
-not executable; 0 not needed (--unless); 75 it still runs elsewhere; 64 usage;
-65 corrupt record; 71 the system refused; 74 lock lost while running, or run too
-long; 78 unsafe ground.""",
-)  # fmt: skip
-
-
-def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[str]]:
-    """The lock, and CMD as words, none with --forget. Raises Usage."""
-    called = given["called"] or []
-    if given["build"] is not None:
-        rest = _built(given, rest)
-    elif called:
-        rest = [called[0], *(["--", *rest] if rest else [])]
-    name, command = rest[0] if rest else "", rest[1:]
-    if command[:1] == ["--"]:
-        command = command[1:]
-    elif command and command[0].startswith("-"):
-        raise _usage(
-            f"{command[0]!r} stands behind NAME: options of lifehold stand before it, and a -- "
-            "before a CMD of that name"
-        )
-    if name == "--" or not rest:
-        raise _usage("no NAME is given")
-    if len(called) > 1:
-        raise _usage("one NAME is run once: give --name once")
-    if given["store"] is not None:
-        name = in_store(given["store"], name)
-    if given["build"] is None:
-        name = target.lock(name)
-    if given["forget"]:
-        if command or given["shell"] is not None:
-            raise _usage("--forget runs nothing: give it NAME alone")
-        return name, []
-    shell = given["shell"]
-    if shell is not None:
-        if command:
-            raise _usage("give -c TEXT or CMD, not both")
-        command = ["-c", shell]
-    if not command:
-        raise _usage("no command to run")
-    if not (shell if shell is not None else command[0]).strip():
-        raise _usage("CMD is empty: an unset variable?")
-    if shell is not None:
-        import os
-
-        command = [os.environ.get("SHELL") or "/bin/sh", *command]
-    return name, command
-
-
-def _built(given: dict[str, Any], rest: list[str]) -> list[str]:
-    """The words as without --build, its folder in the place of NAME. Raises Usage."""
-    for name, flag in (("unless", "--unless"), ("called", "--name"), ("forget", "--forget"),
-                       ("keep", "--keep"), ("store", "--store")):  # fmt: skip
-        if given[name] not in (None, False):
-            raise _usage(f"give --build or {flag}, not both: a folder that is there is the answer")
-    if not given["build"]:
-        raise _usage("--build needs the folder to be built: an unset variable?")
-    return [given["build"], "--", *rest]  # no NAME: all of it is CMD
-
-
-def _usage(text: str) -> Usage:
-    return Usage(f"{text}\nusage: {ONCE.usage}")
-
-
-# ------------------------------------------------------------------------------------------------
 # The rows of the commands that keep a place in order: clear, doctor, watch, top.
 
 
@@ -358,25 +235,29 @@ also when it is held; 64 usage, 66 no such folder, 71 the system refused.""",
 )  # fmt: skip
 
 DOCTOR = Command(
-    "doctor", "lifehold doctor [--peer ssh:HOST] [--json] DIR",
+    "doctor", "lifehold doctor [--peer ssh:HOST] [--json] DIR|URL",
     "Try out whether locks in a folder exclude; which kind to use.",
     """\
   lifehold doctor /srv/app                     what is safe there, and why
   lifehold doctor --peer ssh:web-2 /mnt/nfs    the other half on a second host
-  lifehold doctor --json . || exit             in a deployment""",
+  lifehold doctor --json . || exit             in a deployment
+  lifehold doctor redis://db-1/0               what leases stand on in a Redis""",
     (
         Option("peer", ("--peer",), "ask a second host that has the same folder, by ssh; it needs"
                "\nPython 3 and no lifehold", "ssh:HOST"),
-        Option("json", ("--json",), "answer in JSON, schema lifehold.doctor/1", default=False),
+        Option("json", ("--json",), "answer in JSON, schema lifehold.doctor/1, of a URL\n"
+               "lifehold.doctor-store/1", default=False),
     ),
     (("dir", None),),
     """\
 Real tries by two processes, in a folder of its own that is removed again:
 flock, fcntl and OFD locks, O_EXCL, link, rename, mkdir, the clock of the file
 server, inotify; and a look at rights, umask, room and mount options.
+Of a Redis, its sentinels or its cluster nothing is written: memory policy,
+persistence, replicas, clock, rights and scripts are looked at.
 
-Exit codes: 0 safe, 3 unproven, 78 unsafe; 64 usage, 66 no such folder, 71 the
-system refused.""",
+Exit codes: 0 safe, 3 unproven, 78 unsafe; 64 usage, 66 no such folder, 69 the
+server was not reached, 71 the system refused.""",
 )  # fmt: skip
 
 WATCH = Command(
@@ -415,7 +296,8 @@ def every(text: str) -> float:
 def sort(text: str) -> str:
     """By which column."""
     if text not in SORTS:
-        raise ValueError(f"sort by {', '.join(SORTS)}, not by {text!r}")
+        end = did_you_mean(text, SORTS)
+        raise ValueError(f"sort by {', '.join(SORTS)}, not by {text!r}{end}")
     return text
 
 
@@ -444,119 +326,6 @@ The live table needs the package rich: pip install 'lifehold[top]'.
 
 Exit codes: 0; 64 usage, 66 no such folder, 71 the system refused, or rich is
 missing.""",
-)  # fmt: skip
-
-
-# ------------------------------------------------------------------------------------------------
-# The row of `simulate`.
-
-
-SHAPES = ("lock", "readwrite", "semaphore")
-
-
-def count_of(text: str) -> int:
-    """A number, 1 or more."""
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 31):
-        raise ValueError(f"a whole number from 1 on, not {text!r}")
-    return int(text)
-
-
-def seed(text: str) -> int:
-    """Any whole number."""
-    if not (text.isascii() and text.isdigit() and int(text) < 1 << 63):
-        raise ValueError(f"a seed is a whole number from 0 on, not {text!r}")
-    return int(text)
-
-
-def part(text: str) -> float:
-    """`0.01` or `1%`."""
-    number, scale = (text[:-1], 100.0) if text[-1:] == "%" else (text, 1.0)
-    if not set(number) <= set("0123456789.") or not number.strip(".") or number.count(".") > 1:
-        raise ValueError(f"a part is 0.01 or 1%, not {text!r}")
-    return float(number) / scale
-
-
-def shape(text: str) -> str:
-    """What the locks are."""
-    if text not in SHAPES:
-        raise ValueError(f"a shape is one of {', '.join(SHAPES)}, not {text!r}")
-    return text
-
-
-def hours(text: str) -> float:
-    """Hours, where `duration` has seconds."""
-    length = duration(text if text[-1:] in "smhd" else f"{text}h")
-    if not 0 < length <= 1000 * 3600:
-        raise ValueError(f"hours are more than 0 and at most 1000, not {text!r}")
-    return length / 3600
-
-
-def length(name: str, help_: str) -> Option:
-    """An option that is a length of time."""
-    return Option(name, (f"--{name.replace('_', '-')}",), help_, "TIME", duration)
-
-
-SIMULATE = Command(
-    "simulate", "lifehold simulate [--ttl TIME] [--pause TIME] [OPTION...]",
-    "Try a lease's settings in virtual time: do they survive?",
-    """\
-  lifehold simulate --ttl 10 --pause 12     holders that stop for 12 s
-  lifehold simulate --ttl 30 --loss 1% --drift 1% --cut 8 --crash-every 5m
-  lifehold simulate --shape semaphore --permits 2 --ttl 10 --pause 12
-  lifehold simulate --scale --ttl 30        what 100,000 clients ask of a store""",
-    (
-        length("ttl", "of the lease; 30"),
-        length("heartbeat", "between two renewals; ttl/3"),
-        length("margin", "by which the holder stops earlier; ttl/10"),
-        length("pause", "each node stops for so long, now and then: a garbage\n"
-               "collector, a full disk, SIGSTOP; 0"),
-        length("pause_every", "how often, per node; 60"),
-        Option("frozen", ("--frozen",), "the clock of a node that stops stands still, as that\n"
-               "of a virtual machine may", default=False),
-        Option("nodes", ("-n", "--nodes"), "machines that want the lock; 5", "N", count_of),
-        Option("names", ("--names",), "locks that they share; 1", "N", count_of),
-        Option("shape", ("--shape",), "of the locks: lock, readwrite, semaphore; lock", "SHAPE",
-               shape),
-        Option("permits", ("--permits",), "of a semaphore; 3", "N", count_of),
-        Option("writers", ("--writers",), "of the turns of a readwrite that write; 25%", "PART",
-               part),
-        Option("downgrade", ("--downgrade",), "of these writers that go on as readers; 25%",
-               "PART", part),
-        length("hold", "for which the lock is held, on the average; 2"),
-        length("think", "between two turns of a node, on the average; 2"),
-        Option("hours", ("--hours",), "simulated; 2. With a unit: 30m, 3d", "H", hours),
-        Option("seed", ("--seed",), "all chance comes from it; 1", "N", seed, default=1),
-        length("crash_every", "how often a node's process dies; 200, 0 for never"),
-        length("skew", "by which the nodes' clocks are set wrong; 0"),
-        Option("drift", ("--drift",), "by which they run wrong: 0.01 or 1%; 0", "PART", part),
-        length("latency", "of a round trip to the store; 0.002"),
-        Option("spike", ("--spike",), "of the messages are late, by up to 5 s; 0", "PART", part),
-        Option("loss", ("--loss",), "of the messages are lost; 0", "PART", part),
-        Option("twice", ("--twice",), "of the requests come twice; 0", "PART", part),
-        length("cut", "a node is cut off from the store for so long; 0"),
-        length("cut_every", "how often, per node; 300"),
-        length("timeout", "after which a client gives up a request; 2"),
-        length("step", "by which the store's clock is set back, now and then; 0"),
-        length("step_every", "how often; 600"),
-        length("failover_every", "how often an asynchronous standby takes over,\n"
-               "without the last writes; 0 for never"),
-        length("behind", "seconds of writes that it does not have; 0.5"),
-        length("clock_behind", "by which its clock is behind; 0"),
-        Option("scale", ("--scale",), "instead: commands per second at the store, for up\n"
-               "to 100,000 clients", default=False),
-        Option("shrink", ("--shrink",), "the fewest faults that still show what went wrong",
-               default=False),
-        Option("log", ("--log",), "every event on stderr", default=False),
-        Option("json", ("--json",), "answer in JSON, schema lifehold.simulate/1", default=False),
-    ),
-    (),
-    """\
-What runs is the library's own lease engine; time, machines, network and store
-are simulated. The same seed gives the same run, to the byte. Survived means: no
-lease was lost, nobody believed to hold what another held, no write came late.
-It is a search by chance and no proof.
-
-Exit codes: 0 survived, 1 not; 64 usage.""",
 )  # fmt: skip
 
 
@@ -604,7 +373,7 @@ __all__ = [
 
 DEMO = Command(
     "demo", "lifehold demo [--fast]",
-    "A story of fifteen seconds: real processes, in a temporary folder.",
+    "A story of 15 seconds: real processes, in a temporary folder.",
     """\
   lifehold demo               a holder, a waiter, kill -9, a late writer refused
   lifehold demo --fast        the same without the pauses
@@ -612,13 +381,13 @@ DEMO = Command(
     (Option("fast", ("--fast",), "do not pause for the reader", default=False),),
 )  # fmt: skip
 
-COMMANDS = {
-    command.name: command
-    for command in (
-        RUN, ONCE, WHO, LS, WAIT, LOG, CLEAR, DOCTOR, WATCH, TOP, CHECK, TOUCH, STORE_COMMAND,
-        FLOCK, DOTLOCKFILE, SIMULATE, AUDIT, DEMO, COMPLETION,
-    )
-}  # fmt: skip
+GROUPS = {
+    "take a lock, or wait for it": (RUN, ONCE, WAIT, CHECK, TOUCH, FLOCK, DOTLOCKFILE),
+    "look at locks": (WHO, LS, TOP, LOG),
+    "clean up, keep watch": (CLEAR, WATCH, DOCTOR, STORE_COMMAND),
+    "learn and prepare": (CHOOSE, DEMO, SIMULATE, AUDIT, COMPLETION),
+}
+COMMANDS = {command.name: command for group in GROUPS.values() for command in group}
 OF_CMD = ("run", "once")  # whose operands end with the words of another command
 WIDEST = max(map(len, COMMANDS))
 
@@ -629,10 +398,9 @@ Locks that live exactly as long as their holder, and that always tell you who
 that is.
 
   lifehold run nightly-report -- python run.py    never twice at once
-  lifehold who nightly-report                        who holds it, is it alive
-  lifehold demo                                      see it work, in 15 seconds
-
-commands (lifehold COMMAND --help tells more):
+  lifehold who nightly-report                     who holds it, is it alive
+  lifehold demo                                   see it work, in 15 seconds
+  lifehold help run                               all about one command
 """
 
 
@@ -647,8 +415,12 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            if "required" in message and (wrong := unknown(command, words)):
-                message = f"unrecognized arguments: {wrong}"  # the cause; NAME is missing after it
+            wrong, lacks = unknown(command, words), message.partition("required: ")[2]
+            if lacks and not wrong:
+                example = command.examples.strip().partition("  ")[0]
+                message = f"{lacks} is missing; for example:  {example}"
+            if wrong and ("required" in message or "unrecognized" in message):
+                message = mistaken.option(wrong, command)  # the cause, whatever is missing after it
             raise Usage(f"{message}\nusage: {command.usage}")
 
         def print_help(self, file: object = None) -> None:
@@ -678,8 +450,9 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
     for name, count in command.operands:
         fewer = "*" if count == "+" else count or "?"
         parser.add_argument(name, nargs=fewer if named else count, metavar=name.upper())
-    mixed = len(command.operands) > 1  # an option may stand between two of them
-    given = vars(parser.parse_intermixed_args(words) if mixed else parser.parse_args(words))
+    # An option may stand between two of them; behind `--` there is none.
+    parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
+    given = vars(parse(words))
     rest = [*(given.pop("called", None) or ())]
     for name, _ in command.operands:
         found = given.pop(name)
@@ -740,7 +513,9 @@ def notes_of(command: Command) -> str:
 
 
 def help_of_all() -> str:
-    """The first page."""
-    return USAGE_OF_ALL + "\n".join(
-        f"  {command.name:<{WIDEST}} {command.summary}" for command in COMMANDS.values()
-    )
+    """The first page: the commands by what one wants to do."""
+    parts = [USAGE_OF_ALL]
+    for head, group in GROUPS.items():
+        rows = (f"  {command.name:<{WIDEST}}  {command.summary}" for command in group)
+        parts.append("\n".join([f"{head}:", *rows, ""]))
+    return "\n".join(parts).rstrip("\n")

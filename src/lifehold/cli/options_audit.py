@@ -111,7 +111,7 @@ AUDIT = Command(
         Option("lsp", ("--lsp",), "serve an editor on stdin and stdout", default=False),
         Option("all", ("--all",), "with explain: every rule in one line", default=False),
     ),
-    (("path", "*"),),
+    (("file", "*"),),
     """\
 A comment `# lifehold: ignore[LH108] -- why` silences a line; one that silences
 nothing is found itself. Settings stand in [tool.lifehold.audit]. What was read

@@ -47,7 +47,7 @@ RUN = Command(
     "lifehold run [options] NAME|PATH [--] CMD [ARG...]",
     "Run CMD while holding a lock; nobody else has it meanwhile.",
     """\
-  lifehold run nightly-report -- python run.py    wait until it is free
+  lifehold run nightly-report -- python run.py       wait until it is free
   lifehold run -n sync -- rsync -a src/ dst/         do not wait: 75 when held
   lifehold run -w 5m ./data/db.lock -- make          wait five minutes; a path
   lifehold run --also stock orders -- ./book         both locks, or none""",
@@ -104,7 +104,7 @@ RUN = Command(
         Option(
             "ttl",
             ("--ttl",),
-            "all but kernel and folder: others may take it from\na silent lifehold after so long",
+            "not kernel or folder: others may take it when\nlifehold has been silent for so long",
             "TIME",
             lasting,
         ),
@@ -169,8 +169,9 @@ RUN = Command(
     ),
     (("name", "..."),),
     """\
-Options stand before NAME, and all that stands behind it belongs to CMD. The --
-may be left out, unless CMD has a -- of its own.
+Options stand before NAME or directly behind it. From the first word of CMD on
+nothing is ours. The -- before CMD may be left out, unless CMD begins with a
+dash or has a -- of its own.
 
 With --name there is no NAME behind the options. A NAME is the file NAME.lock in
 $LIFEHOLD_DIR, else /var/lib/lifehold if you may write there, else
@@ -196,14 +197,22 @@ def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]
     """Options by name, and the operands; None for anything unusual, which argparse is to judge."""
     known = {flag: option for option in command.options for flag in option.flags}
     given = {option.name: option.default for option in command.options}
+    name: list[str] = []
     at = 0
-    while at < len(words) and words[at][:1] == "-":
+    while at < len(words):
         word = words[at]
-        at += 1
+        if word[:1] != "-":
+            if name or given["called"] or given.get("build") is not None:
+                break
+            name.append(word)
+            at += 1
+            continue
         if word == "--":
+            at += not name  # behind NAME it stays: what follows it is CMD
             break
+        at += 1
         option = known.get(word)
-        if option is None:
+        if option is None or (name and word in INSTEAD_OF_NAME):
             return None
         if not option.takes:
             given[option.name] = option.store
@@ -216,18 +225,40 @@ def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]
             return None
         given[option.name] = [*(given[option.name] or ()), read] if option.many else read
         at += 1
-    return (given, words[at:]) if len(words) > at else None
+    rest = name + words[at:]
+    return (given, rest) if rest else None
+
+
+INSTEAD_OF_NAME = ("--name", "--build")  # with one of these no NAME stands behind the options
 
 
 def parted(words: list[str], command: Command = RUN) -> tuple[list[str], list[str]]:
-    """Options, and what comes after them. An option that there is not is left to argparse."""
+    """Options, those directly behind NAME too, and the operands with CMD. Raises Usage.
+
+    An option that there is not is left to argparse.
+    """
     takes = {flag: bool(option.takes) for option in command.options for flag in option.flags}
-    at = 0
-    while at < len(words) and words[at][:1] == "-" and words[at] != "-":
+    first = _end_of_options(words, 0, takes)
+    options = words[:first]
+    if words[first : first + 1] == ["--"]:
+        return options, words[first + 1 :]
+    if first == len(words) or _instead(options):
+        return options, words[first:]
+    end = _end_of_options(words, first + 1, takes)
+    behind = words[first + 1 : end]
+    if flag := _instead(behind):
+        raise Usage(
+            f"{flag} takes the place of NAME, and one stands before it: give one of the two\n"
+            f"usage: {command.usage}"
+        )
+    return options + behind, [words[first], *words[end:]]
+
+
+def _end_of_options(words: list[str], at: int, takes: dict[str, bool]) -> int:
+    """Where the options that begin at `at` end: at the first word that is none, or at a `--`."""
+    while at < len(words) and words[at][:1] == "-" and words[at] not in ("-", "--"):
         word = words[at]
         at += 1
-        if word == "--":
-            return words[: at - 1], words[at:]
         if word.startswith("--"):
             at += takes.get(word, False)
             continue
@@ -235,7 +266,13 @@ def parted(words: list[str], command: Command = RUN) -> tuple[list[str], list[st
             if takes.get(f"-{letter}", False):
                 at += index == len(word)  # else its value is the rest of the word
                 break
-    return words[:at], words[at:]
+    return min(at, len(words))
+
+
+def _instead(options: list[str]) -> str:
+    """The option among them that takes the place of NAME, or ""."""
+    named = (word.partition("=")[0] for word in options)
+    return next((word for word in named if word in INSTEAD_OF_NAME), "")
 
 
 def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str], list[str]]:
@@ -284,8 +321,8 @@ def _unclear(rest: list[str]) -> Usage:
     first = between[0]
     if first.startswith("-"):
         return _usage(
-            f"{first!r} stands behind NAME: options of lifehold stand before it, and to call a CMD "
-            f"of that name:  lifehold run {name} -- {quote(first)} ..."
+            f"{first!r} stands behind a --, where no option of lifehold is; to call a CMD of that "
+            f"name:  lifehold run {name} -- {quote(first)} ..."
         )
     return Usage(
         f"{first!r} stands between NAME and a --: is it CMD or a lock?\n"

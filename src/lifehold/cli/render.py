@@ -17,6 +17,7 @@ from ..runtime import process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from ..core.grant import Holder
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PREFIX = "lifehold: "
 LEAST = 12  # columns of a table's last cell, else it is left out
+FIRST = 16  # columns that its first cell keeps, where others must go
 
 
 def say(text: str, prefix: str = PREFIX) -> None:
@@ -38,6 +40,27 @@ def say(text: str, prefix: str = PREFIX) -> None:
             left = left[os.write(2, left) :]
     except OSError:
         return  # nobody listens; the exit code still tells
+
+
+class progress:  # noqa: N801
+    """Between its begin and its end, a line on the terminal of stderr says how far a scan has come.
+
+    What is entered is to be called with the number of files; None where stderr is no terminal. The
+    line is written over, and gone at the end.
+    """
+
+    def __enter__(self) -> Callable[[int], None] | None:
+        self._shown = False
+        dumb = os.environ.get("TERM", "dumb") in ("", "dumb")
+        return None if dumb or not os.isatty(2) else self._tell
+
+    def _tell(self, seen: int) -> None:
+        self._shown = True
+        os.write(2, f"\r{PREFIX}{seen:,} files ...\x1b[K\r".encode())
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            os.write(2, b"\r\x1b[K")
 
 
 def put(text: str, *, fold: bool = False, margin: int = 9) -> None:
@@ -65,6 +88,12 @@ def put(text: str, *, fold: bool = False, margin: int = 9) -> None:
         ) from error
 
 
+def show_help(text: str) -> None:
+    """A help text on stdout, as wide as the terminal where that has less than 80 columns."""
+    room = _room(1)
+    put(_width().narrowed(text, room) if 0 < room < 80 else text)
+
+
 def forget_stdout() -> None:
     """Python would flush stdout once more at its end, and complain that this fails again."""
     null = os.open(os.devnull, os.O_WRONLY)
@@ -72,27 +101,50 @@ def forget_stdout() -> None:
     os.close(null)
 
 
-def table(rows: list[list[str]], *, whole: bool = False) -> str:
-    """Rows of cells in columns, as wide as they need.
+def table(rows: list[list[str]], *, whole: bool = False, headed: bool = True) -> str:
+    """Rows of cells in columns, as wide as they need. `headed`: the first row says what they are.
 
-    On a terminal the last cell fits what is left of it: shortened, or left out where that is next
-    to nothing, or, `whole`, gone on with below.
+    A terminal gets what fits it: the last cell is shortened, or left out where next to nothing is
+    left, or, `whole`, gone on with below. Where that is not enough the first cell is shortened to
+    FIRST columns, then columns are left out from the right on; two remain. States have colours.
     """
-    size = _width().columns
-    widths = [max(map(size, column)) for column in zip(*rows, strict=True)]
-    room = _room(1)
-    left = room - sum(widths[:-1]) - 2 * len(widths[:-1])
+    width, colour = _width(), _colour()
+    heads = rows[0] if headed else [""] * len(rows[0])
+    room, last = _room(1), len(heads) - 1
+    widths = [max(map(width.columns, column)) for column in zip(*rows, strict=True)]
+    shown = last
+    if room and not whole:
+        shown = _fitting(widths, room)
+        used = sum(widths[1:shown]) + 2 * (shown - 1)
+        widths[0] = min(widths[0], max(1, room - used))
+    left = room - sum(widths[:last]) - 2 * last if shown == last else 0
     lines: list[str] = []
     for row in rows:
-        last = row[-1]
-        if room and not whole:
-            last = _width().cut(last, left) if left >= LEAST else ""
-        cells = [
-            cell + " " * (width - size(cell)) for cell, width in zip(row[:-1], widths, strict=False)
-        ]
-        line = "  ".join([*cells, last]).rstrip()
-        lines += _width().wrapped(line, room, 4) if room and whole else [line]
+        cells = []
+        for at, cell in enumerate(row[:shown]):
+            short = width.tail(cell, widths[at]) if room and not whole and at == 0 else cell
+            gap = " " * (widths[at] - width.columns(short))
+            cells.append(_coloured(short, heads[at], row is heads, colour) + gap)
+        if whole or not room or left >= LEAST:
+            end = row[last] if whole or not room else width.cut(row[last], left)
+            cells.append(_coloured(end, heads[last], row is heads, colour))
+        line = "  ".join(cells).rstrip()
+        lines += width.wrapped(line, room, 4) if room and whole else [line]
     return "\n".join(lines)
+
+
+def _fitting(widths: list[int], room: int) -> int:
+    """How many columns from the left fit `room`, the last one of a table aside; 2 at least."""
+    shown = len(widths) - 1
+    while shown > 2 and min(widths[0], FIRST) + sum(widths[1:shown]) + 2 * (shown - 1) > room:
+        shown -= 1
+    return shown
+
+
+def _coloured(cell: str, head: str, is_head: bool, colour: Any) -> str:
+    if is_head:
+        return str(colour.styled(cell, colour.BOLD)) if colour.wanted() else cell
+    return str(colour.painted(cell)) if head in colour.COLUMNS else cell
 
 
 def _room(fd: int) -> int:
@@ -118,6 +170,12 @@ def _width() -> Any:
     return width
 
 
+def _colour() -> Any:
+    from . import colour
+
+    return colour
+
+
 # ------------------------------------------------------------------------------------------------
 # Answers about locks as text for people and as JSON for programs; `who` and `ls` share them.
 
@@ -136,7 +194,7 @@ def in_words(answer: LockAnswer, now: float) -> str:
 
     name = printable(answer.name)
     lock = answer.holder.lock if answer.holder and answer.holder.lock else answer.path
-    lines = [f"'{name}' is {answer.state}"]
+    lines = [f"'{name}' is {_colour().painted(answer.state)}"]
     if not answer.exists:
         used = answer.removed or os.path.lexists(f"{answer.path}.token")  # of kind="soft"
         lines[0] += ": there is no file" if used else ": nobody has used it yet"

@@ -24,8 +24,9 @@ from ..core.errors import (
 )
 from ..core.mask import masked_command, printable
 from ..core.ports import is_far, is_kinded
+from ..described import canonical
 from ..local import lock_names
-from ..lock import Lock, canonical, refusal
+from ..lock import Lock, refusal
 from ..runtime import clock, fork
 from . import exits, target
 from .child import CannotStart, ChildCare, Terminal, attend, become, spawn, spawn_at_terminal

@@ -11,7 +11,8 @@ from ..testing.simulate.scale import SIZES, model
 from ..testing.simulate.scenario import Scenario, checked
 from ..testing.simulate.verdict import SERIOUS, figures, judged, shrunk
 from . import exits
-from .options import SIMULATE, arguments
+from .options import arguments
+from .options_simulate import SIMULATE
 from .render import MARGIN, Page, put, say, table
 
 TYPE_CHECKING = False

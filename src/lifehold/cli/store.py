@@ -105,7 +105,8 @@ def _in_words(found: Checked) -> str:
     rows += [[each.what, each.verdict, printable(each.why)] for each in found.findings]
     lines = [f"{found.url}: {verdict}", "", table(rows, whole=True)]
     if found.sentences:
-        lines += ["", table([["-", printable(each)] for each in found.sentences], whole=True)]
+        said = [["-", printable(each)] for each in found.sentences]
+        lines += ["", table(said, whole=True, headed=False)]
     return "\n".join(lines)
 
 

@@ -30,12 +30,13 @@ if TYPE_CHECKING:
     import pwd
     from typing import Any
 
-    from ..core import explain
+    from ..core import explain, nearest
     from ..core.events import Waiting
     from ..ops import families
     from . import notice
 else:
     explain = fork.later("lifehold.core.explain", globals())
+    nearest = fork.later("lifehold.core.nearest", globals())
     families = fork.later("lifehold.ops.families", globals())
     notice = fork.later("lifehold.cli.notice", globals())
     pwd = fork.later("pwd", globals())
@@ -174,6 +175,26 @@ def tell_of_users(word: str) -> None:
             f"user {printable(user)} has a lock of this name too, which excludes nobody here:  "
             f"lifehold who {_quote(file)}"
         )
+
+
+def tell_like(word: str, where: str) -> None:
+    """That a NAME which nobody has used, `where` its lock file, is like one that is in use."""
+    if is_path(word) or lock_names.is_store(where) or _has_trace(where):
+        return
+    known: list[str] = []
+    for place in lock_names.candidates():
+        try:
+            known += (each for each in os.listdir(place) if each.endswith(lock_names.SUFFIX))
+        except OSError:
+            continue
+    names = [each.removesuffix(lock_names.SUFFIX) for each in known]
+    if near := nearest.nearest(word, names):
+        say(f"no lock '{printable(word)}' was ever used; did you mean '{printable(near)}'?")
+
+
+def _has_trace(where: str) -> bool:
+    """Whether anything of a lock file lies there: itself, or what a removed one has left."""
+    return any(os.path.lexists(where + end) for end in ("", ".token", ".log"))
 
 
 def _used(word: str) -> str:

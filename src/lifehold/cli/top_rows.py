@@ -12,7 +12,7 @@ from ..core.mask import printable
 from ..core.value import value
 from ..ops import inventory
 from ..ops.answer import FREE
-from .width import columns, cut
+from .width import columns, cut, tail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,17 +117,6 @@ def cells(row: LockRow, room: dict[str, int]) -> dict[str, str]:
         "COMMAND": last + printable(owner.command or "-") if owner else "-",
     }
     return {name: cut(told[name], space) for name, space in room.items()}
-
-
-def tail(text: str, room: int) -> str:
-    """The end of a text, which says most of a path: `.../app/server.pid`."""
-    if columns(text) <= room:
-        return text
-    mark = "..." if room > 10 else ""
-    kept = text
-    while kept and columns(kept) > room - len(mark):
-        kept = kept[1:]
-    return mark + kept
 
 
 def short_span(seconds: float) -> str:

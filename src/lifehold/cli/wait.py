@@ -66,6 +66,7 @@ def wait(words: list[str]) -> int:
     if address.doubles:
         say(doubles_text(name, address))
     target.tell_of_users(name)
+    typed = name
     if lock_names.is_store(address.path):
         from ..ops import stored
 
@@ -89,6 +90,7 @@ def wait(words: list[str]) -> int:
         facts = {"name": name, "path": answer.path, "free": free, "waited": round(waited, 3)}
         put(json.dumps({"schema": SCHEMA} | facts, indent=2))
     if free:
+        target.tell_like(typed, answer.path)
         return exits.DONE
     say(_still_held(name, answer, waited if given["wait"] else 0.0), prefix="")
     return exits.HELD

@@ -11,16 +11,18 @@ import os
 import select
 import signal
 import socket
+from functools import partial
 
 from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
 from ..local import lock_names
+from ..ops import inventory
 from ..ops import watch as watch_config
 from ..ops.watch import Alert, AlertSender, Watch, metrics, write_textfile
 from ..runtime import clock
 from . import exits
-from .options import WATCH, arguments
-from .render import put, say
+from .options import WATCH, Usage, arguments
+from .render import progress, put, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +37,11 @@ def watch(words: list[str]) -> int:
     """The exit code of `lifehold watch WORDS`."""
     given, (path,) = arguments(WATCH, words)
     path = os.path.abspath(path)
+    if os.path.isdir(path):
+        raise Usage(
+            f"{path!r} is a folder, and CONFIG a TOML file that names folders: write "
+            f'folders = ["{path}"] into a file, and give that'
+        )
     config = watch_config.read(path)
     if given["check"]:
         count = len(config.folders)
@@ -59,7 +66,9 @@ def _once(config: watch_config.Config) -> int:
         found.append(alert)
         teller(alert)
 
-    tally = Watch(config, tell).round()
+    with progress() as seen:
+        scan = partial(inventory.of_folder, deep=True, tell=seen)
+        tally = Watch(config, tell, scan).round()
     if config.textfile:
         write_textfile(config.textfile, metrics(tally, teller))
     for each in found:

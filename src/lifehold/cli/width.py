@@ -1,6 +1,6 @@
 """How many columns of a terminal a text takes, and texts that fit it.
 
-Wide characters take two, combining ones none.
+Wide characters take two, combining ones none, and our colours none.
 
 Promise: for printable text, as core/mask.printable leaves it. Terminals differ on the newest emoji;
 one column of the line is left free for that.
@@ -8,12 +8,20 @@ one column of the line is left free for that.
 
 from __future__ import annotations
 
+import re
+
+from . import colour
+
 MARGIN = 9  # columns before a fact
+BELOW = 6  # before what an option does, where that stands under it
+BESIDE = 8  # and from where on it stands beside it
 WHOLE = ("next", "lock", "agai", "CMD ", "    ")  # by their first letters
 
 
 def columns(text: str) -> int:
     """The columns that `text` takes."""
+    if "\x1b" in text:
+        text = colour.plain(text)
     return len(text) if text.isascii() else sum(map(column, text))
 
 
@@ -55,15 +63,60 @@ def wrapped(line: str, room: int, margin: int) -> list[str]:
     return [*lines, left]
 
 
+def narrowed(text: str, room: int) -> str:
+    """A help text in `room` columns.
+
+    Paragraphs flow, and what an option does stands below it. Lines to be copied stay whole.
+    """
+    lines: list[str] = []
+    for block in text.split("\n\n"):
+        rows = block.split("\n")
+        if lines:
+            lines.append("")
+        if all(row[:1] != " " for row in rows) and not rows[0].startswith("usage:"):
+            lines += wrapped(" ".join(rows), room, 0)
+            continue
+        while rows:
+            row = rows.pop(0)
+            while rows and rows[0].startswith(" " * BESIDE):  # goes on with what an option does
+                row = f"{row} {rows.pop(0).strip()}"
+            left, gap, right = row.strip().partition("  ")
+            if row[:2] != "  ":
+                lines += wrapped(row, room, 2)
+            elif columns(row) <= room or not gap:
+                lines.append(row)
+            else:
+                lines.append(f"  {left}")
+                lines += wrapped(f"{' ' * BELOW}{right.strip()}", room, BELOW)
+    return "\n".join(lines)
+
+
 def cut(text: str, room: int) -> str:
     """`text` in at most `room` columns, with `...` where something is missing."""
     if columns(text) <= room:
         return text
     mark = "..." if room > 10 else ""
-    left, kept = room - len(mark), []
-    for char in text:
-        left -= column(char)
-        if left < 0:
-            break
-        kept.append(char)
-    return "".join(kept) + mark
+    left = room - len(mark)
+    pieces = re.split("(\x1b\\[[0-9;]*m)", text)  # the odd ones are colours, and all of them stay
+    for at in range(0, len(pieces), 2):
+        kept = []
+        for char in pieces[at]:
+            left -= column(char)
+            if left < 0:
+                kept.append(mark)
+                mark = ""
+                break
+            kept.append(char)
+        pieces[at] = "".join(kept)
+    return "".join(pieces)
+
+
+def tail(text: str, room: int) -> str:
+    """The end of a text, which says most of a path: `.../app/server.pid`."""
+    if columns(text) <= room:
+        return text
+    mark = "..." if room > 10 else ""
+    kept = text
+    while kept and columns(kept) > room - len(mark):
+        kept = kept[1:]
+    return mark + kept

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import compileall
 import os
-import py_compile
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-import zipapp
 from pathlib import Path
 
-import lifehold
 from lifehold import Lock
 
 from .measure import Line, Plan, Row, compared, quartiles
@@ -23,7 +19,6 @@ BASE = "python -c pass"
 PEERS = "filelock portalocker fasteners zc.lockfile oslo_concurrency.lockutils".split()
 IMPORT_MS = 25.0
 RUN = 2.5
-MAIN = "import sys\n\nfrom lifehold.__main__ import main\n\nsys.exit(main())\n"
 OURS = [sys.executable, "-m", "lifehold"]
 
 
@@ -48,13 +43,9 @@ def run(plan: Plan) -> list[Line]:
 
 def _packed(folder: Path) -> Path:
     """The command as one file, as `make pyz` builds it."""
-    source, target = folder / "packed", folder / "lifehold.pyz"
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(Path(lifehold.__file__).parent, source / "lifehold", ignore=ignored)
-    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    compileall.compile_dir(source, quiet=2, legacy=True, invalidation_mode=unchecked)
-    (source / "__main__.py").write_text(MAIN)
-    zipapp.create_archive(source, target, "/usr/bin/env python3", compressed=True)
+    target = folder / "lifehold.pyz"
+    tool = Path(__file__).parents[1] / "tools" / "pyz.py"
+    subprocess.run([sys.executable, tool, target], check=True)
     return target
 
 

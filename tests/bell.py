@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 
-from lifehold.runtime import watch_thread
+from lifehold.runtime import watch_table, watch_thread
 
 
 class Bell:
@@ -18,10 +18,16 @@ class Bell:
         self.count += 1
         self.event.set()
 
-    def heard(self, within=10.0):
+    def heard(self, within=60.0):
         came = self.event.wait(within)
         self.event.clear()
         return came
+
+
+def no_sweep(monkeypatch):
+    """Whoever is told from here on is told by an event: no look comes in time."""
+    for module in (watch_table, watch_thread):
+        monkeypatch.setattr(module, "SWEEP", 600.0)
 
 
 @contextmanager

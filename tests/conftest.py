@@ -81,6 +81,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    with contextlib.suppress(ImportError):  # a slow machine, or another seed, is no fault
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile(
+            "lifehold",
+            deadline=None,
+            derandomize="soak" not in str(config.getoption("markexpr")),
+            suppress_health_check=[HealthCheck.too_slow],
+        )
+        settings.load_profile("lifehold")
     config.stash[ACCOUNT] = Account()
     config.pluginmanager.register(Listener(config.stash[ACCOUNT]), "lifehold-account")
 

@@ -74,7 +74,7 @@ def _runs(*command: str) -> str | None:
     if not shutil.which(command[0]):
         return f"no command {command[0]}"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
     except subprocess.TimeoutExpired:
         return f"{command[0]} did not end"
     said = (done.stderr or done.stdout).strip().splitlines()
@@ -178,6 +178,14 @@ def _pgbouncer() -> str | None:
     return pgbouncer.missing()
 
 
+def _redis() -> str | None:
+    if not _importable("redis"):
+        return "the client redis is not installed"
+    from servers import redis
+
+    return redis.missing()
+
+
 def _all_processes() -> str | None:
     from lifehold.runtime.process import sees_all_processes
 
@@ -216,5 +224,6 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "filelock 4": lambda: _filelock("4."),
     "postgres": _postgres,
     "pgbouncer": _pgbouncer,
+    "redis": _redis,
     "two cpus": lambda: None if (os.cpu_count() or 1) >= 2 else "one only",
 }

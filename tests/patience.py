@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
-SOON = 30.0  # seconds
+from lifehold import LifeholdError, StoreUnavailable
+
+SOON = 60.0  # seconds
 
 
 def until(what, within=SOON):
@@ -12,3 +14,37 @@ def until(what, within=SOON):
     while not what():
         assert time.monotonic() < end, "it did not come"
         time.sleep(0.005)
+
+
+def at_last(act, within=SOON):
+    """What `act()` answers, asked again while a store with a short `timeout` is too slow for it."""
+    end = time.monotonic() + within
+    while True:
+        try:
+            return act()
+        except StoreUnavailable:
+            assert time.monotonic() < end, "the store never answered in time"
+
+
+def tried(act):
+    """Whether the store has answered, be it by a refusal."""
+    try:
+        act()
+    except StoreUnavailable:
+        return False
+    except LifeholdError:
+        return True
+    return True
+
+
+def steadily(judge, tries=3):
+    """What `judge()` answers, which a pause of the machine may spoil: a fault shows each time.
+
+    For lengths of time and shares alone; it leaves nothing behind when its assert fails.
+    """
+    for _ in range(tries - 1):
+        try:
+            return judge()
+        except AssertionError as error:
+            print(f"once more: {error}")
+    return judge()

@@ -26,7 +26,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-SECONDS_OF_A_BLOCK = 60
+SECONDS_OF_A_BLOCK = 150
 RUN = {"python", "console", "bash", "sh", "json"}
 
 

@@ -6,6 +6,15 @@ loaded this package before pytest begins.
 
 from __future__ import annotations
 
+import sys
+
+if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "lifehold":
+    # `python -m lifehold` loads the package first: Ctrl-C ends it from here on (lifehold_command).
+    import _signal  # type: ignore[import-not-found]
+
+    if _signal.getsignal(_signal.SIGINT) == _signal.default_int_handler:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
 from .core.acquire import Cancel
 from .core.deadline import Backoff
 from .core.errors import (
@@ -35,10 +44,16 @@ if TYPE_CHECKING:
     from .astores import aconnect as aconnect
     from .core.grant import Holder
     from .core.owner import Owner
+    from .data_file import locked_file as locked_file
+    from .data_file_async import alocked_file as alocked_file
     from .lock import Lease
+    from .ops.program import clear as clear
+    from .ops.program import look as look
     from .recipes.once import OnceFailed, once
     from .recipes.once_async import aonce as aonce
-    from .shapes import ReadWriteLock, Semaphore, lock_all
+    from .several import lock_all
+    from .several_async import alock_all as alock_all
+    from .shapes import ReadWriteLock, Semaphore
     from .stores import connect
 
 __version__ = "0.1.0"
@@ -86,9 +101,14 @@ _ON_DEMAND = {
     "ReadWriteLock": "lifehold.shapes",
     "Semaphore": "lifehold.shapes",
     "aconnect": "lifehold.astores",
+    "alock_all": "lifehold.several_async",
+    "alocked_file": "lifehold.data_file_async",
     "aonce": "lifehold.recipes.once_async",
+    "clear": "lifehold.ops.program",
     "connect": "lifehold.stores",
-    "lock_all": "lifehold.shapes",
+    "lock_all": "lifehold.several",
+    "locked_file": "lifehold.data_file",
+    "look": "lifehold.ops.program",
     "once": "lifehold.recipes.once",
 }
 
@@ -104,4 +124,4 @@ if not TYPE_CHECKING:  # a type checker would take any name for granted
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *_ON_DEMAND, "__doc__", "__file__", "__path__", "__version__"})

@@ -12,10 +12,11 @@ import sys
 from . import registry
 from .core import events
 from .core.acquire import Ask, acquire
-from .core.deadline import seconds
-from .core.errors import InvalidArgument, NotAcquired, NotHeld, SystemRefused
+from .core.deadline import TRY, seconds
+from .core.errors import NotHeld, SystemRefused, WouldBlock
 from .core.grant import Bound, Grant, Held
 from .core.ports import is_asking, is_remote
+from .described import ASYNC
 from .lease import (
     BlockEntry,
     Exit,
@@ -25,53 +26,49 @@ from .lease import (
     begun,
     entering,
     of_shape,
-    part,
+    renamed,
     unwound,
 )
 from .lock import (
     LockFace,
     fill,
-    is_coroutine_function,
     out_of_reach,
     polled,
-    refuse_generators,
 )
-from .runtime import clock, fork
+from .runtime import fork
 from .runtime.eventloop import EVENT_LOOP, AsyncLostSignal, LossScope, current_task
 from .runtime.held_here import this_thread
 from .shapes import (
-    LeaseGroup,
-    OfAll,
     ReadWriteFace,
     SemaphoreFace,
     SlotHolding,
     downgradable,
-    had,
-    held,
-    in_order,
-    locks_of,
     mechanism,
     mechanisms,
     moved,
-    of_all,
     refuse_oneself,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import functools
     import os
-    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine
+    from contextlib import AbstractAsyncContextManager
     from types import EllipsisType, TracebackType
-    from typing import Any, ParamSpec, TypeVar
+    from typing import Any, Never, ParamSpec, TypeVar
 
+    from . import decorated, words
+    from . import per as args
     from .core.grant import Lost, Unknown
+    from .per import AsyncPerArguments, AsyncReadWritePer
 
     P = ParamSpec("P")
     R = TypeVar("R")
     T = TypeVar("T")
 else:
-    functools = fork.later("functools", globals())
+    decorated = fork.later("lifehold.decorated", globals())
+    args = fork.later("lifehold.per", globals(), "args")
+    words = fork.later("lifehold.words", globals())
 
 
 class AsyncLease(Holding):
@@ -245,7 +242,9 @@ class AsyncLock(LockFace):
     _in_loop = True
     _hand = AsyncLease  # what an acquire puts into the caller's hand
 
-    async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLease:
+    async def _acquire(
+        self, wait: float | None | EllipsisType = ..., **unknown: object
+    ) -> AsyncLease:
         """The lease, once the lock is ours.
 
         `wait` in seconds: None until acquired, 0 for one try; left out: the lock's own.
@@ -253,6 +252,8 @@ class AsyncLock(LockFace):
         Raises Timeout or WouldBlock, which name the holder; SelfDeadlock when this task holds the
         lock itself and would wait for ever; SystemRefused, CorruptRecord, UnsafeGround.
         """
+        if unknown:
+            raise words.unknown("acquire()", unknown, ("wait",))
         task = current_task()
         block: Any = None
         asker = this_thread.key, task
@@ -285,6 +286,44 @@ class AsyncLock(LockFace):
             self._undo(answer, error)
             raise
         return lease
+
+    if TYPE_CHECKING:
+
+        async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLease:
+            """The lease, once the lock is ours."""
+            ...
+
+    else:
+        acquire = renamed(_acquire, "acquire")
+
+    async def try_acquire(self, **unknown: Never) -> AsyncLease | None:
+        """The lease when the lock is free, None when it is held. As `Lock.try_acquire`."""
+        if unknown:
+            raise words.of_try("try_acquire", unknown)
+        try:
+            got: Any = await self.acquire(TRY)
+        except WouldBlock:
+            return None
+        if not isinstance(got, Holding):  # a class of a user's
+            got = self.lease
+        self._give_away(got)
+        return got  # type: ignore[no-any-return]
+
+    def attempt(self, **unknown: Never) -> AbstractAsyncContextManager[AsyncLease | None, None]:
+        """`async with lock.attempt() as lease: if lease:` the lease, or None when it is held."""
+        if unknown:
+            raise words.of_try("attempt", unknown)
+        return AsyncAttempt(self.acquire)
+
+    @classmethod
+    def per(cls, template: str, *more: Any, **options: Any) -> AsyncPerArguments:
+        """`@AsyncLock.per("user-{user_id}.lock")` on a coroutine function. As `Lock.per`."""
+        return args.AsyncPerArguments(
+            template,
+            lambda name: cls(name, *more, **options),
+            cls,
+            keep=bool(options.get("reentrant")),
+        )
 
     async def _attempt_afar(self) -> Grant | Held | Unknown:
         """One try in a helper thread, so that a slow file server does not stop the event loop.
@@ -338,7 +377,7 @@ class AsyncLock(LockFace):
 
     def _of_task(self, task: object) -> AsyncLease | None:
         found: AsyncLease
-        for found in self._leases[::-1]:
+        for found in (self._all() if self._tried else self._leases)[::-1]:
             if found._key[1] is task and found._here():  # type: ignore[index]
                 return found
         return None
@@ -359,19 +398,7 @@ class AsyncLock(LockFace):
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorator: each call of the coroutine function holds the lock. For others: `Lock`."""
-        refuse_generators(function)
-        if not is_coroutine_function(function):
-            raise InvalidArgument(
-                f"@AsyncLock on {getattr(function, '__name__', function)!r}, which is no coroutine "
-                "function: use @Lock"
-            )
-
-        async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            async with self:
-                return await function(*args, **kwargs)
-
-        functools.update_wrapper(locked, function)
-        return locked
+        return decorated.awaiting(function, lambda _, __: self, "AsyncLock", "Lock")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -439,6 +466,43 @@ class AsyncOfShape(OfShape):
             raise
 
 
+class AsyncAttempt(Bound):
+    """What `attempt()` of an async lock answers: `async with` it."""
+
+    __slots__ = ("_blind", "_take")
+    _refusal = "an attempt cannot be copied or pickled: hand on the lock"
+    _kind: type[OfShape] = AsyncOfShape
+
+    def __init__(self, take: Callable[[Any], Awaitable[Any]]) -> None:
+        self._take = take  # acquires, told of a block
+        self._blind: list[OfShape] = []
+
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC
+
+    async def __aenter__(self) -> Any:
+        block = of_shape(self, self._kind)
+        try:
+            return await self._take(BlockEntry(TRY, block))
+        except WouldBlock:
+            return None
+        except BaseException as error:
+            block.undo(error)
+            raise
+
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __aexit__ = Exit(AsyncOfShape)
+
+
 class AsyncReadWriteBlock(Bound):
     """What `reading()` and `writing()` answer: `async with` it. Each block ends its own lease."""
 
@@ -448,6 +512,19 @@ class AsyncReadWriteBlock(Bound):
     def __init__(self, side: AsyncLockSide, wait: float | None | EllipsisType) -> None:
         self._side, self._wait = side, wait
         self._blind: list[AsyncOfShape] = []
+
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        """Decorator: each call of the coroutine function is made in a block of its own."""
+        side, wait = self._side, self._wait
+        return decorated.awaiting(
+            function,
+            lambda _, __: AsyncReadWriteBlock(side, wait),
+            "AsyncReadWriteLock",
+            "ReadWriteLock",
+        )
+
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC
 
     async def __aenter__(self) -> AsyncReadWriteLease:
         block = of_shape(self, AsyncOfShape)
@@ -499,27 +576,70 @@ class AsyncReadWriteLock(ReadWriteFace):
         ttl: float | None = None,
         heartbeat: float | None = None,
         margin: float | None = None,
+        notify: float | None = None,
         singleton: bool = False,
     ) -> None:
         terms = ttl, heartbeat, margin
         name, reads, writes = mechanisms(path, EVENT_LOOP, kind, label, mode, shared, terms)
-        self._stand_on(name, reads, writes, wait, None, max_hold, reentrant)
+        self._stand_on(name, reads, writes, wait, None, max_hold, reentrant, notify)
 
-    def reading(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteBlock:
+    def reading(
+        self, wait: float | None | EllipsisType = ..., **unknown: Never
+    ) -> AsyncReadWriteBlock:
         """`async with lock.reading() as lease:` beside other readers, without a writer."""
+        if unknown:
+            raise words.unknown("reading()", unknown, ("wait",))
         return AsyncReadWriteBlock(self._reads, wait)
 
-    def writing(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteBlock:
+    def writing(
+        self, wait: float | None | EllipsisType = ..., **unknown: Never
+    ) -> AsyncReadWriteBlock:
         """`async with lock.writing() as lease:` alone."""
+        if unknown:
+            raise words.unknown("writing()", unknown, ("wait",))
         return AsyncReadWriteBlock(self._writes, wait)
 
-    async def acquire_read(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteLease:
+    async def acquire_read(
+        self, wait: float | None | EllipsisType = ..., **unknown: Never
+    ) -> AsyncReadWriteLease:
         """A reader's lease, as of `ReadWriteLock.acquire_read`; the asker is the task."""
+        if unknown:
+            raise words.unknown("acquire_read()", unknown, ("wait",))
         return await self._reads.acquire(wait)  # type: ignore[return-value]
 
-    async def acquire_write(self, wait: float | None | EllipsisType = ...) -> AsyncReadWriteLease:
+    async def acquire_write(
+        self, wait: float | None | EllipsisType = ..., **unknown: Never
+    ) -> AsyncReadWriteLease:
         """The writer's lease, as of `ReadWriteLock.acquire_write`; the asker is the task."""
+        if unknown:
+            raise words.unknown("acquire_write()", unknown, ("wait",))
         return await self._writes.acquire(wait)  # type: ignore[return-value]
+
+    @classmethod
+    def per(cls, template: str, **options: Any) -> AsyncReadWritePer:
+        """`@AsyncReadWriteLock.per("config-{name}.lock").reading()`. As `ReadWriteLock.per`."""
+        return args.AsyncReadWritePer(
+            template,
+            lambda name: cls(name, **options),
+            cls,
+            keep=bool(options.get("reentrant")),
+        )
+
+    async def try_acquire_read(self) -> AsyncReadWriteLease | None:
+        """A reader's lease, or None while somebody writes. As `ReadWriteLock.try_acquire_read`."""
+        return await self._reads.try_acquire()  # type: ignore[return-value]
+
+    async def try_acquire_write(self) -> AsyncReadWriteLease | None:
+        """The writer's lease, or None while somebody reads or writes."""
+        return await self._writes.try_acquire()  # type: ignore[return-value]
+
+    def attempt_read(self) -> AbstractAsyncContextManager[AsyncReadWriteLease | None, None]:
+        """`async with lock.attempt_read() as lease: if lease:` beside other readers."""
+        return AsyncAttempt(self._reads.acquire)
+
+    def attempt_write(self) -> AbstractAsyncContextManager[AsyncReadWriteLease | None, None]:
+        """`async with lock.attempt_write() as lease: if lease:` alone."""
+        return AsyncAttempt(self._writes.acquire)
 
     @property
     def lease(self) -> AsyncReadWriteLease | None:
@@ -560,14 +680,21 @@ class AsyncSemaphore(SemaphoreFace, AsyncLock):
         max_hold: float | None = None,
         mode: int | None = None,
         shared: bool = False,
+        notify: float | None = None,
         singleton: bool = False,
     ) -> None:
         made = mechanism(path, EVENT_LOOP, permits, label, mode, shared)
-        fill(self, *made, wait, None, max_hold, False)
+        fill(self, *made, wait, None, max_hold, False, notify)
 
     if TYPE_CHECKING:
 
         async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncSlotLease: ...
+
+        async def try_acquire(self, **unknown: Never) -> AsyncSlotLease | None: ...
+
+        def attempt(
+            self, **unknown: Never
+        ) -> AbstractAsyncContextManager[AsyncSlotLease | None, None]: ...
 
         @property
         def lease(self) -> AsyncSlotLease | None: ...
@@ -575,157 +702,17 @@ class AsyncSemaphore(SemaphoreFace, AsyncLock):
         __aenter__ = acquire
 
 
-# ------------------------------------------------------------------------------------------------
-# `lock_all` for tasks of asyncio and trio: several locks at once, all of them or none.
-
-
-class AsyncLeaseGroup(LeaseGroup):
-    """The leases of several locks, in the order in which those were named."""
-
-    __slots__ = ()
-
-    if TYPE_CHECKING:
-
-        def __getitem__(self, index: int) -> AsyncLease: ...  # type: ignore[override]
-
-        def __iter__(self) -> Iterator[AsyncLease]: ...  # type: ignore[override]
-
-    async def checked(self) -> None:
-        """`check()` by looks that are made now, awaited: a file server may take its time."""
-        for lease in self._leases:
-            await lease.checked()
-        for lease in self._leases:  # L8  the look at another may have taken long
-            if (why := lease._why_over()) is not None:
-                raise lease._error(why)
-
-    async def release(self) -> None:  # type: ignore[override]
-        """Let all of them go. Raises the first error, when all have been seen to."""
-        first: BaseException | None = None
-        try:
-            for lease in self._leases[::-1]:
-                try:
-                    await EVENT_LOOP.shield(lease.release())
-                except BaseException as error:  # noqa: BLE001 - raised when the others are free
-                    first = first or error
-            if first is not None:
-                raise first
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                self._give_up(error)
-            raise
-
-
-def lock_all(
-    names: Iterable[str | os.PathLike[str] | AsyncLock],
-    *,
-    wait: float | None = None,
-    **options: Any,
-) -> AsyncAll:
-    """As `lifehold.lock_all`, for `async with`; `names` are paths or `AsyncLock` objects."""
-    return AsyncAll(locks_of(names, AsyncLock, options), wait)
-
-
-class AsyncOfAll(OfAll):
-    """One `async with` block of several locks."""
-
-    __slots__ = ()
-
-    async def leave(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
-        """What stands for `__aexit__`."""
-        try:
-            await self.ended(None).release()
-        except Exception as lost:
-            if error is None:
-                raise
-            error.add_note(str(lost))  # what the block raised matters more
-        except BaseException as other:
-            self.undo(other)
-            raise
-
-
-class AsyncAll:
-    """Several locks that are taken together."""
-
-    __slots__ = ("_blind", "_locks", "_wait")
-
-    def __init__(self, locks: list[AsyncLock], wait: float | None) -> None:
-        self._locks = locks
-        self._wait = None if wait is None else seconds("wait", wait)
-        self._blind: list[AsyncOfAll] = []
-
-    async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLeaseGroup:
-        """The leases of all. Raises NotAcquired, which names the first that is held."""
-        return await self._taken(wait, None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._locks, self._wait)
-
-    async def _taken(
-        self, wait: float | None | EllipsisType, block: AsyncOfAll | None
-    ) -> AsyncLeaseGroup:
-        patience = self._wait if wait is ... else seconds("wait", wait)
-        until = None if patience is None else clock.now() + patience
-        parts = {lock: part() for lock in in_order(self._locks)}
-        try:
-            for lock, each in parts.items():
-                left = None if until is None else max(0.0, until - clock.now())
-                entry: Any = BlockEntry(left if patience else patience, each)
-                await lock.acquire(entry)
-            leases = AsyncLeaseGroup([parts[lock].lease for lock in self._locks])
-            if block is not None:
-                block.lease = leases
-            return leases
-        except BaseException as error:
-            taken = had(parts)
-            try:
-                await AsyncLeaseGroup([parts[lock].lease for lock in taken]).release()
-            except Exception as other:  # noqa: BLE001 - the first error matters more
-                error.add_note(str(other))
-            finally:
-                for each in parts.values():
-                    each.undo(error)  # L6  it may have been interrupted before its lock knew of it
-            if isinstance(error, NotAcquired):
-                of_all(error, self._locks, taken)
-            raise
-
-    async def release(self) -> None:
-        """Release what this task holds of these locks. Raises NotHeld for nothing."""
-        await AsyncLeaseGroup(held(self._locks)).release()
-
-    async def __aenter__(self) -> AsyncLeaseGroup:
-        block = of_shape(self, AsyncOfAll)
-        try:
-            await self._taken(..., block)
-            return block.lease  # type: ignore[no-any-return]
-        except BaseException as error:
-            block.undo(error)
-            raise
-
-    if TYPE_CHECKING:
-
-        async def __aexit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
-    else:
-        __aexit__ = Exit(AsyncOfAll)
-
-
 if TYPE_CHECKING:
     from .astores import aconnect as aconnect  # noqa: PLC0414
+    from .data_file_async import alocked_file as locked_file  # noqa: F401
     from .recipes.once_async import aonce as aonce  # noqa: PLC0414
+    from .several_async import lock_all as lock_all  # noqa: PLC0414
 else:  # a type checker would take any name for granted
 
     def __getattr__(name: str) -> object:
         """The rest of the async faces, under the names that they have in `lifehold`."""
         if name in ("aconnect", "aonce"):
             return getattr(sys.modules["lifehold"], name)
+        if name in ("lock_all", "locked_file"):
+            return getattr(sys.modules["lifehold"], f"a{name}")
         raise AttributeError(f"module 'lifehold.aio' has no attribute {name!r}")

@@ -23,32 +23,84 @@ from .stores import (
     permits_of,
     prefix_of,
     reason_of,
+    refuse_strange,
+    several,
     url_of,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from typing import Any, TypeVar
 
+    from . import per as args
     from .core.backend import State
     from .core.errors import StoreUnavailable
     from .core.grant import Holder
+    from .per import AsyncPerArguments, AsyncReadWritePer
     from .store import site as sites
 
     T = TypeVar("T")
 else:
+    args = fork.later("lifehold.per", globals(), "args")
     sites = fork.later("lifehold.store.site", globals(), "sites")
 
 
-async def aconnect(url: str | os.PathLike[str], **options: Any) -> AsyncFileStore | AsyncLeaseStore:
+async def aconnect(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    quorum: Sequence[str] | None = None,
+    **options: Any,
+) -> AsyncFileStore | AsyncLeaseStore:
     """As `connect`, for tasks: its locks are used with `async with`, its questions are awaited."""
-    where = url_of(url)
-    return (AsyncFileStore if where.startswith("file:") else AsyncLeaseStore)(where, **options)
+    where = url_of(url) if quorum is None else several(url, quorum, options)
+    if where.startswith("file:"):
+        refuse_strange(options)
+        return AsyncFileStore(where, **options)
+    return AsyncLeaseStore(where, **options)
 
 
-class AsyncFileStore(FileStoreFace):
+class AsyncNamedLocks:
+    """The locks of a store that are named by arguments, for coroutine functions."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+
+        def lock(self, name: str, **options: Any) -> AsyncLock: ...
+        def read_write(self, name: str, **options: Any) -> AsyncReadWriteLock: ...
+        def semaphore(self, name: str, permits: int, **options: Any) -> AsyncSemaphore: ...
+
+    def per(self, template: str, **options: Any) -> AsyncPerArguments:
+        """`@store.per("user-{user_id}")`: a lock for each value of an argument. As `Lock.per`."""
+        return args.AsyncPerArguments(
+            template,
+            lambda name: self.lock(name, **options),
+            "aconnect",
+            keep=bool(options.get("reentrant")),
+        )
+
+    def read_write_per(self, template: str, **options: Any) -> AsyncReadWritePer:
+        """`@store.read_write_per("config-{name}").reading()`. As `ReadWriteLock.per`."""
+        return args.AsyncReadWritePer(
+            template,
+            lambda name: self.read_write(name, **options),
+            "aconnect",
+            call="read_write_per",
+            keep=bool(options.get("reentrant")),
+        )
+
+    def semaphore_per(self, template: str, permits: int, **options: Any) -> AsyncPerArguments:
+        """`@store.semaphore_per("gpu-{host}", 4)`: so many permits for each value."""
+        return args.AsyncPerArguments(
+            template,
+            lambda name: self.semaphore(name, permits, **options),
+            "aconnect",
+            call="semaphore_per",
+        )
+
+
+class AsyncFileStore(FileStoreFace, AsyncNamedLocks):
     """What `await aconnect("file:///FOLDER")` answers."""
 
     __slots__ = ()
@@ -109,7 +161,7 @@ async def _aside(call: Callable[[], T]) -> T:
 # `AsyncLeaseStore`: leases by name in a store, for tasks of asyncio and trio.
 
 
-class AsyncLeaseStore(LeaseStoreFace):
+class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
     """What `await aconnect(url)` answers for a store of leases. As `LeaseStore`, awaited."""
 
     __slots__ = ()

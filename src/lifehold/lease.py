@@ -8,17 +8,16 @@ claimed in one atomic step by whoever ends it first: release, `max_hold`, or the
 from __future__ import annotations
 
 import errno
-import warnings
+from _warnings import warn  # all that `warnings` would be loaded for
 from _weakref import ref
 
 from .core import events
 from .core.errors import InvalidArgument, LeaseLost, NotHeld, StoreUnavailable, SystemRefused
 from .core.grant import Bound, Unknown
 from .core.ports import is_negotiating, is_remote, is_watched
-from .runtime import clock, fork, heartbeat
+from .runtime import clock, fork
 from .runtime.held_here import current_token, in_force, note, this_thread
 from .runtime.loss import LostSignal
-from .runtime.renewal import RenewedLease
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +27,10 @@ if TYPE_CHECKING:
 
     from .core.grant import Grant, Lost
     from .lock import LockFace
+    from .runtime import heartbeat, renewal
+else:
+    heartbeat = fork.later("lifehold.runtime.heartbeat", globals())
+    renewal = fork.later("lifehold.runtime.renewal", globals())
 
 __all__ = ["Holding", "current_token"]
 
@@ -57,7 +60,18 @@ def unwound(error: BaseException) -> None:
 class Holding(Bound):
     """One grant in the hands of a program. `Lease` and `AsyncLease` add how it is released."""
 
-    __slots__ = ("_alarm", "_depth", "_grant", "_kept", "_key", "_lock", "_lost", "_until", "_way")
+    __slots__ = (
+        "__weakref__",
+        "_alarm",
+        "_depth",
+        "_grant",
+        "_kept",
+        "_key",
+        "_lock",
+        "_lost",
+        "_until",
+        "_way",
+    )
     _signals: type[LostSignal] = LostSignal  # of what kind `lost` is
 
     def __init__(
@@ -68,7 +82,7 @@ class Holding(Bound):
         self._until: float | None = None
         self._alarm: Callable[[], None] | None = None
         self._depth = self._way = 0  # taken by hand (lease.py)
-        self._kept: RenewedLease | None = None
+        self._kept: renewal.RenewedLease | None = None
         note(grant, key)
         if grant.deadline is not None:
             self._keep()
@@ -83,7 +97,7 @@ class Holding(Bound):
         assert terms is not None, "a deadline without terms"
         if is_negotiating(mechanism):
             terms = mechanism.terms_of(grant)
-        self._kept = kept = RenewedLease(mechanism, grant, terms, self.name)
+        self._kept = kept = renewal.RenewedLease(mechanism, grant, terms, self.name)
         try:
             kept.signals = self._signals
             kept.start()
@@ -348,8 +362,13 @@ class Holding(Bound):
     def _dropped(self) -> None:
         if self._here():
             self._forget()
-            self._grant.handle.clear()  # closes the description, which unlocks it
-            warnings.warn(  # last: it raises where warnings are errors
+            handle, remote = self._grant.handle, is_remote(self._lock._mechanism)
+            while handle:  # closes the description, which unlocks it; frames may have it as well
+                close = None if remote else getattr(handle[-1], "close", None)
+                handle.pop()  # of a store: given back behind us
+                if close is not None:
+                    fork.collected(close)
+            warn(  # last: it raises where warnings are errors
                 f"lease of {self.name!r} was dropped without release()", ResourceWarning, 3
             )
 
@@ -531,10 +550,10 @@ class Exit:
     """`__exit__` of a class: whoever looks it up gets the end of a block of its own."""
 
     def __init__(self, block: type[Block]) -> None:
-        self._block = block
+        self.block = block
 
     def __get__(self, one: Any, kind: object = None) -> Any:
-        block = self._block()
+        block = self.block()
         block.one, block.lease = one, None
         this_thread.begun = ref(block)
         return block.leave if one is not None else block.leave_of
@@ -553,6 +572,14 @@ class BlockEntry:
 
 
 WITH = BlockEntry()
+
+
+def renamed(method: Any, name: str) -> Any:
+    """A method under another name: in tracebacks and in `help()` too."""
+    method.__name__, old = name, method.__name__
+    method.__qualname__ = method.__qualname__.removesuffix(old) + name
+    method.__code__ = method.__code__.replace(co_name=name, co_qualname=method.__qualname__)
+    return method
 
 
 def entering(acquire: Any, name: str = "__enter__") -> Any:

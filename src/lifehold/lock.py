@@ -13,7 +13,7 @@ from _weakref import ref
 from . import registry
 from .core import events
 from .core.acquire import FIRST_NOTICE, Ask, acquire, look
-from .core.deadline import deadline_of, seconds
+from .core.deadline import TRY, deadline_of, seconds
 from .core.errors import (
     AcquireCancelled,
     InvalidArgument,
@@ -25,7 +25,8 @@ from .core.errors import (
 )
 from .core.grant import Grant, Held, Unknown
 from .core.ports import is_begun, is_far, is_leased, is_named, is_remote
-from .lease import Block, BlockEntry, Exit, Holding, begun, entering, unwound
+from .described import ASYNC, PLAIN, DescribedLock, SingletonMeta
+from .lease import Block, BlockEntry, Exit, Holding, begun, entering, renamed, unwound
 from .runtime import clock, fork
 from .runtime.blocking import BLOCKING, finish
 from .runtime.held_here import asker, held_by, this_thread
@@ -33,12 +34,13 @@ from .runtime.native import get_ident
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import functools
-    import inspect
     from collections.abc import Callable, Hashable
+    from contextlib import AbstractContextManager
     from types import EllipsisType, TracebackType
-    from typing import Any, ParamSpec, SupportsIndex, TypeVar
+    from typing import Any, Never, ParamSpec, Self, TypeVar
 
+    from . import attempts, decorated, words
+    from . import per as args
     from .core import address, explain
     from .core.acquire import Cancel
     from .core.deadline import Terms
@@ -46,143 +48,23 @@ if TYPE_CHECKING:
     from .core.events import Waiting
     from .core.grant import Holder
     from .core.ports import Mechanism, Runtime
-    from .local import handles, lock_names
+    from .local import lock_names
+    from .per import PerArguments
     from .runtime import looks, notify, process
 
     P = ParamSpec("P")
     R = TypeVar("R")
 else:
-    functools = fork.later("functools", globals())
     address = fork.later("lifehold.core.address", globals())
     explain = fork.later("lifehold.core.explain", globals())
     lock_names = fork.later("lifehold.local.lock_names", globals())
     looks = fork.later("lifehold.runtime.looks", globals())
+    attempts = fork.later("lifehold.attempts", globals())
+    decorated = fork.later("lifehold.decorated", globals())
+    args = fork.later("lifehold.per", globals(), "args")
+    words = fork.later("lifehold.words", globals())
     notify = fork.later("lifehold.runtime.notify", globals())
     process = fork.later("lifehold.runtime.process", globals())
-    handles = fork.later("lifehold.local.handles", globals())
-    inspect = fork.later("inspect", globals())
-
-
-# ------------------------------------------------------------------------------------------------
-# `singleton=True`: one lock object for one file in this process, whoever makes it.
-#
-# Promise: two calls with the same path, however it is written, and the same options answer the same
-# object, as long as somebody keeps it; other options are refused by name. So code in several places
-# shares one object and, with `reentrant=True`, may nest. Rule: the object is found under its
-# canonical path, without symbolic links in its folders; the file itself is never followed (L7).
-
-
-_known: dict[tuple[type, str], tuple[ref[Any], tuple[Any, ...], dict[str, Any]]] = {}
-
-
-def canonical(path: str) -> str:
-    """The path without symbolic links in its folders; the file itself is never followed (L7)."""
-    if "://" in path:
-        return path  # the name of a store's lock
-    if handles.leads_astray(path):
-        return os.path.abspath(path)  # L13  a link that stands there for a moment is not believed
-    folder, name = os.path.split(path)
-    return os.path.join(os.path.realpath(folder), name)
-
-
-class SingletonMeta(type):
-    """The class of lock classes: looks for the one object when it is asked for it."""
-
-    @property
-    def __signature__(cls) -> Any:
-        """For `help()`: that of `__init__`, not of `__call__`."""
-        made = next(vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each))
-        _, *parameters = inspect.signature(made).parameters.values()
-        return inspect.Signature(parameters)
-
-    if not TYPE_CHECKING:  # a class whose calls are of `__init__` for type checkers
-
-        def __call__(cls, *given: Any, singleton: bool = False, **options: Any) -> Any:
-            if singleton:
-                return _the_one(cls, given, options)
-            made = type.__call__(cls, *given, **options)
-            made._given = given, options
-            return made
-
-
-class DescribedLock:
-    """A base class of locks: what describes one, its path and options, can be copied and pickled.
-
-    What it holds stays behind. The lock of a store has its connections with it, and perhaps a
-    password: it is refused, in words.
-    """
-
-    __slots__ = ()
-
-    def __reduce_ex__(self, _: SupportsIndex) -> Any:
-        given, options = _description(self)
-        return remade, (type(self), given, options)
-
-    def __copy__(self) -> Any:
-        try:
-            given, options = _description(self)
-        except TypeError:
-            return self  # of a store: it describes the same lock
-        return remade(type(self), given, options)
-
-    def __deepcopy__(self, _: object) -> Any:
-        return self.__copy__()
-
-
-def remade(cls: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    """The lock that was pickled."""
-    return cls(*given, **options)
-
-
-def _description(one: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What makes the same lock anywhere on this machine. Raises TypeError."""
-    kept: tuple[tuple[Any, ...], dict[str, Any]] = getattr(one, "_given", ((), {}))
-    given, options = kept
-    if "://" in one.path or not (given or options):
-        raise TypeError(
-            f"{one!r} cannot be pickled: its store is open in this process; hand on its URL, and "
-            "connect there"
-        )
-    if options.get("cancel") is not None:
-        raise TypeError(f"{one!r} cannot be pickled: its cancel= is of this process")
-    if given:  # the path, wherever the working folder is then
-        return (one.path, *given[1:]), options
-    return given, {**options, "path": one.path}
-
-
-def _the_one(cls: Any, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
-    made = type.__call__(cls, *given, **options)  # checks the arguments too
-    made._given = given, {**options, "singleton": True}
-    key = (cls, canonical(made.path))
-    more = given[1:]
-    fork.here()
-    with fork.gate:
-        found = _known.get(key)
-        one = found[0]() if found is not None else None
-        if found is None or one is None:
-            for dead in [each for each, (kept, *_) in _known.items() if kept() is None]:
-                del _known[dead]
-            _known[key] = ref(made), more, options
-            return made
-    _refuse_others(cls, made.path, found[1:], (more, options))
-    return one
-
-
-def _refuse_others(
-    cls: Any, path: str, first: tuple[Any, dict[str, Any]], now: tuple[Any, dict[str, Any]]
-) -> None:
-    defaults = cls.__init__.__kwdefaults__ or {}
-    was, asked = ({**defaults, **options} for _, options in (first, now))
-    differing = [name for name in asked if asked[name] != was.get(name) and name != "path"]
-    if first[0] == now[0] and not differing:
-        return
-    words = ", ".join(f"{name}={was.get(name)!r} and not {asked[name]!r}" for name in differing)
-    raise InvalidArgument(
-        f"singleton=True: the {cls.__name__} of {path!r} exists already, with "
-        f"{words or f'{first[0]!r} and not {now[0]!r}'}: give the same options everywhere, or "
-        "leave out singleton=True for an object of its own",
-        name=path,
-    )
 
 
 # ------------------------------------------------------------------------------------------------
@@ -209,13 +91,17 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
         "_max_hold",
         "_mechanism",
         "_name",
+        "_notify",
         "_reentrant",
         "_terms",
+        "_tried",
         "_wait",
     )
     _runtime: Runtime
     _mechanism: Mechanism
     _in_loop = False  # whether its calls are made by the thread of an event loop
+    if not TYPE_CHECKING:
+        __enter__, __aenter__ = ASYNC, PLAIN
 
     def __init__(
         self, path: str | os.PathLike[str], *, kind: str = "auto", wait: float | None = None,
@@ -223,7 +109,8 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
         exclusive: bool = True, max_hold: float | None = None, record: bool = True,
         cleanup: bool = False, mode: int | None = None, shared: bool = False, fair: bool = False,
         ttl: float | None = None, heartbeat: float | None = None, margin: float | None = None,
-        strict: bool = False, singleton: bool = False,  # `SingletonMeta` sees to the last one
+        strict: bool = False, notify: float | None = None,
+        singleton: bool = False,  # `SingletonMeta` sees to it
     ) -> None:  # fmt: skip
         if not isinstance(path, str):  # what it is, if no path, lock_path will say
             path = os.fspath(path) if hasattr(path, "__fspath__") else lock_path(path)
@@ -231,9 +118,12 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
         self._wait = None if wait is None else seconds("wait", wait)
         self._max_hold = None if max_hold is None else seconds("max_hold", max_hold, zero=False)
         self._cancel, self._reentrant = cancel, reentrant
-        if cancel is not None and self._in_loop:
-            raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
+        self._notify = None if notify is None else notify_of(notify)
+        flags = reentrant, exclusive, record, cleanup, shared, fair, strict
+        if cancel is not None or {*map(type, flags)} != {bool}:
+            check_flags(locals())
         self._leases: list[Any] = []
+        self._tried: list[ref[Any]] | None = None
         self._terms: Terms | None = None
         if registry.is_store(path):
             given = {"cleanup": cleanup, "shared": shared, "strict": strict, "mode": mode,
@@ -314,11 +204,26 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
                     self._leases.remove(lease)
 
     def __repr__(self) -> str:
-        state = "held" if any(lease._here() for lease in self._leases.copy()) else "not held by it"
+        state = "held" if any(lease._here() for lease in self._all()) else "not held by it"
         return f"<{type(self).__name__} {self._name!r}: {state}>"
+
+    def _give_away(self, lease: Any) -> None:
+        """A lease that is its caller's alone: when he drops it, it ends there and then."""
+        if lease._depth or lease not in self._leases:
+            return  # there is another who counts on it
+        self._tried = [*(each for each in self._tried or () if each() is not None), ref(lease)]
+        self._leases.remove(lease)
+
+    def _all(self) -> list[Any]:
+        """Its leases, those that were given away and are kept first."""
+        away = [each() for each in self._tried or ()]
+        return [*(lease for lease in away if lease is not None), *self._leases]
 
     def _tell_waiting(self, told: Waiting) -> None:
         notify.waiting(told)
+
+    def _tell_quietly(self, told: Waiting) -> None:
+        notify.waiting(told, quiet=True)
 
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         """A wait without end for a lock that the asker holds itself is an error, not a hang."""
@@ -350,6 +255,8 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
         if found.cause is not None and is_remote(self._mechanism):
             nonce = found.hint.doubted if is_begun(found.hint) else ""
             return self._mechanism.unavailable(found.cause, nonce)
+        if patience is TRY:  # who asks needs no words, and no look for them
+            return WouldBlock(f"could not acquire {self._name!r}: it is held", name=self._name)
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:
             kind = AcquireCancelled
@@ -372,7 +279,12 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
     ) -> tuple[Ask, float]:
         """The wait that begins with this answer, and the instant at which it began."""
         started = began_at(answer) or self._runtime.now()
-        return Ask(self._name, deadline_of(patience, started), cancel, self._tell_waiting), started
+        quiet = self._notify is False
+        tell = self._tell_quietly if quiet else self._tell_waiting
+        ask = Ask(self._name, deadline_of(patience, started), cancel, tell)
+        if self._notify:
+            ask.first_notice = self._notify
+        return ask, started
 
     def _outcome(
         self, found: Grant | Held | Unknown, ask: Ask, patience: float | None, started: float
@@ -462,6 +374,11 @@ def refusal(
 
 def lock_path(given: object) -> str:
     """`given` as an absolute path. Raises InvalidArgument for what can name no file."""
+    if callable(given):
+        raise InvalidArgument(
+            f"path must be a str or an os.PathLike of str, not {given!r}: to decorate a function "
+            "name a lock file, as in @Lock('build.lock')"
+        )
     if not isinstance(given, str):
         raise InvalidArgument(
             f"path must be a str or an os.PathLike of str, not {type(given).__name__} {given!r}"
@@ -525,25 +442,42 @@ def _check_encoding(given: str) -> None:
         ) from error
 
 
-def is_coroutine_function(function: object) -> bool:
-    """Whether calling it makes a coroutine."""
-    return bool(_flags(function) & 0x80)  # CO_COROUTINE
+SOONEST = 0.1  # seconds until who waits is first told, at the least
 
 
-def refuse_generators(function: object) -> None:
-    """A decorated generator would hold the lock while it is made, and not while it runs."""
-    if _flags(function) & (0x20 | 0x200):  # CO_GENERATOR, CO_ASYNC_GENERATOR
-        name = getattr(function, "__name__", function)
+def notify_of(given: object) -> float | bool:
+    """When the wait of a lock is first told. Raises InvalidArgument."""
+    if given is False:
+        return False
+    if given is True or not isinstance(given, int | float) or not given >= SOONEST:
         raise InvalidArgument(
-            f"a lock on the generator function {name!r} would be held while the generator is made "
-            "and not while it runs: use `with` inside of it"
+            f"notify must be None (who waits is told after 2 s), {SOONEST} seconds or more until "
+            f"the first time, or False (told at the level DEBUG alone), not {given!r}"
         )
+    return seconds("notify", given) or False
 
 
-def _flags(function: Any) -> int:
-    while type(function).__name__ == "partial":  # of functools; a mock has a `func` without end
-        function = function.func
-    return getattr(getattr(function, "__code__", None), "co_flags", 0)
+def check_flags(given: dict[str, Any]) -> None:
+    """What is True or False, and `cancel`. Raises InvalidArgument."""
+    for name in ("reentrant", "exclusive", "record", "cleanup", "shared", "fair", "strict"):
+        check_bool(name, given[name])
+    if given["self"]._in_loop and given["cancel"] is not None:
+        raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
+    check_cancel(given["cancel"])
+
+
+def check_bool(name: str, given: object) -> None:
+    """Raises InvalidArgument for what is neither True nor False."""
+    if type(given) is not bool:
+        raise InvalidArgument(f"{name} must be True or False, not {type(given).__name__} {given!r}")
+
+
+def check_cancel(given: object) -> None:
+    """Raises InvalidArgument for what cannot end a wait."""
+    if given is not None and not (hasattr(given, "attach") and hasattr(given, "cancelled")):
+        raise InvalidArgument(
+            f"cancel must be a lifehold.Cancel, whose cancel() ends the wait, not {given!r}"
+        )
 
 
 def check_options(mode: object, shared: bool, label: object) -> None:
@@ -572,14 +506,18 @@ def fill(
     cancel: Any,
     max_hold: float | None,
     reentrant: bool,
+    notify: object = None,
 ) -> None:
     """What LockFace.__init__ does, for a mechanism that is there already."""
     lock._name, lock._mechanism = name, mechanism
+    lock._notify = None if notify is None else notify_of(notify)
+    check_cancel(cancel)
+    check_bool("reentrant", reentrant)
     lock._wait = None if wait is None else seconds("wait", wait)
     lock._max_hold = None if max_hold is None else seconds("max_hold", max_hold, zero=False)
     lock._cancel, lock._reentrant = cancel, reentrant
     lock._terms = mechanism.terms if is_leased(mechanism) else None
-    lock._leases = []
+    lock._leases, lock._tried = [], None
     lock._far = lock._in_loop and is_far(mechanism)
 
 
@@ -661,6 +599,8 @@ class Lock(LockFace):
     0666.
     `cancel`: a `Cancel` by which another thread ends a wait.
     `fair`: first come, first served among all who ask with `fair=True`.
+    `notify`: who waits is told after 2 s, then at growing intervals; a number: of seconds until
+    the first time; False: at the level DEBUG alone.
     `singleton`: the same object for the same file in this process, as long as it is kept; other
     options are refused.
 
@@ -672,8 +612,12 @@ class Lock(LockFace):
     _runtime = BLOCKING
     _hand = Lease  # what an acquire puts into the caller's hand
 
-    def acquire(
-        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+    def _acquire(
+        self,
+        wait: float | None | EllipsisType = ...,
+        *,
+        cancel: Cancel | None = None,
+        **unknown: object,
     ) -> Lease:
         """The lease, once the lock is ours.
 
@@ -683,6 +627,8 @@ class Lock(LockFace):
         this thread holds the lock itself and would wait for ever; SystemRefused, CorruptRecord,
         UnsafeGround.
         """
+        if unknown:
+            raise words.unknown("acquire()", unknown, ("wait", "cancel"))
         me = this_thread.key if _thread.get_ident is get_ident else asker()
         block: Any = None
         asked: Any = wait
@@ -713,10 +659,91 @@ class Lock(LockFace):
             raise
         return lease
 
+    if TYPE_CHECKING:  # a class of a user's overrides this
+
+        def acquire(
+            self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+        ) -> Lease:
+            """The lease, once the lock is ours."""
+            ...
+
+    else:
+        acquire = renamed(_acquire, "acquire")
+
+    def try_acquire(self, **unknown: Never) -> Lease | None:
+        """The lease when the lock is free, None when it is held: by others, or by ourselves.
+
+        One try, which waits for nothing. All else raises as of `acquire`: a ground that is unsafe,
+        a store that does not answer, a record that cannot be read. A lease that is dropped without
+        `release()` lets go at once, with a ResourceWarning.
+        """
+        if unknown:
+            raise words.of_try("try_acquire", unknown)
+        try:
+            got: Any = self.acquire(TRY)
+        except WouldBlock:
+            return None
+        if not isinstance(got, Holding):  # a class of a user's
+            got = self.lease
+        self._give_away(got)
+        return got  # type: ignore[no-any-return]
+
+    def attempt(self, **unknown: Never) -> AbstractContextManager[Lease | None, None]:
+        """`with lock.attempt() as lease: if lease:` the lease, or None when it is held.
+
+        Raises as `try_acquire`. What was got ends with the block.
+        """
+        if unknown:
+            raise words.of_try("attempt", unknown)
+        return attempts.Attempt(self.acquire)
+
+    @classmethod
+    def on_file(
+        cls,
+        file: object,
+        *,
+        exclusive: bool = True,
+        wait: float | None = None,
+        cancel: Cancel | None = None,
+        max_hold: float | None = None,
+        notify: float | None = None,
+        **unknown: Never,
+    ) -> Self:
+        """The lock of a file that is open already: an object with `fileno()`, or a descriptor.
+
+        flock(2) on that very descriptor: whoever locks the file by flock is excluded. One grant at
+        a time for one file and process; a forked child holds nothing. `release()` writes out the
+        buffer first. A file that is closed meanwhile is a lock that is lost. Nothing is written
+        into the file: `token` is None. Who waits looks every 50 ms at the least.
+        """
+        if unknown:
+            raise words.unknown("on_file()", unknown, words.OF_FILE)
+        check_bool("exclusive", exclusive)
+        made, lock = registry.open_file(file, cls._runtime, exclusive=exclusive), cls.__new__(cls)
+        fill(lock, made.path, made, wait, cancel, max_hold, False, notify)
+        return lock
+
+    @classmethod
+    def per(cls, template: str, *more: Any, **options: Any) -> PerArguments:
+        """`@Lock.per("user-{user_id}.lock")`: a lock for each value of an argument.
+
+        `template`: the path, with the names of parameters in braces; their values are str, int or
+        UUID, and are written into one name so that they stay apart. `options`: those of the lock.
+        A lock file is left for each value that was ever used, unless `cleanup=True`.
+        """
+        return args.PerArguments(
+            template,
+            lambda name: cls(name, *more, **options),
+            cls,
+            keep=bool(options.get("reentrant")),
+        )
+
     def _contend(
         self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
+        if cancel is not None:
+            check_cancel(cancel)
         ask, started = self._asked(answer, patience, cancel)
         found: Grant | Held | Unknown = answer
         registry.refuse_mixed(self._mechanism)
@@ -748,7 +775,7 @@ class Lock(LockFace):
 
     def _of_thread(self, me: int) -> Lease | None:
         found: Lease
-        for found in self._leases[::-1]:
+        for found in (self._all() if self._tried else self._leases)[::-1]:
             if found._key == me and found._here():
                 return found
         return None
@@ -769,17 +796,4 @@ class Lock(LockFace):
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock. For coroutines: `AsyncLock`."""
-        refuse_generators(function)
-        if is_coroutine_function(function):
-            name = getattr(function, "__name__", function)
-            raise InvalidArgument(
-                f"@Lock on the coroutine function {name!r} would lock its creation and not its "
-                "run: use @AsyncLock"
-            )
-
-        def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-            with self:
-                return function(*args, **kwargs)
-
-        functools.update_wrapper(locked, function)
-        return locked
+        return decorated.blocking(function, lambda _, __: self, "Lock", "AsyncLock")

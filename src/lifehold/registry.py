@@ -29,15 +29,19 @@ if TYPE_CHECKING:
     from importlib import metadata
     from typing import Any
 
+    from .core import nearest
     from .core.deadline import Terms
     from .core.grant import Holder
     from .core.ports import Maker, Mechanism, Runtime
     from .local import ground
+    from .runtime import renewal
     from .store import opening
     from .store.site import Site
 else:
     ground = fork.later("lifehold.local.ground", globals())
+    nearest = fork.later("lifehold.core.nearest", globals())
     opening = fork.later("lifehold.store.opening", globals())
+    renewal = fork.later("lifehold.runtime.renewal", globals())
     metadata = fork.later("importlib.metadata", globals())
 
 
@@ -63,7 +67,14 @@ STORES = {  # schemes of URLs -> what opens such a store: `open(url, **options)`
     "sqlite": "lifehold.store.sqlite.backend:site",
     "postgresql": "lifehold.store.postgres.opening:site",
     "postgres": "lifehold.store.postgres.opening:site",
+    "redis": "lifehold.store.redis.opening:site",
+    "rediss": "lifehold.store.redis.opening:site",
+    "unix": "lifehold.store.redis.opening:site",
+    "redis+sentinel": "lifehold.store.redis.opening:group",
+    "redis+cluster": "lifehold.store.redis.opening:group",
+    "redis+quorum": "lifehold.store.redis.quorum_servers:quorum_site",
 }
+OPEN_FILE = "lifehold.local.open_file:OpenFileLock"
 FAIR = {
     "auto": "lifehold.local.kernel:FairKernelLock",
     "kernel": "lifehold.local.kernel:FairKernelLock",
@@ -98,6 +109,8 @@ def terms_of(kind: str, ttl: object, heartbeat: object, margin: object) -> Terms
     """The terms of a lease of this kind. Raises InvalidArgument."""
     given = terms(ttl, heartbeat, margin)
     if makes_leases(maker(kind)):
+        if given is not None:
+            _ = renewal.RenewedLease  # loaded now: with a grant in hand nothing is to fail
         return given
     if kind == "kernel":
         raise InvalidArgument(
@@ -115,6 +128,15 @@ def fair_maker(kind: str) -> Maker:
             f"fair=True is not offered for kind {kind!r} here: the kernel lock on Linux has it"
         )
     return _load(FAIR[kind])
+
+
+def open_file(file: object, runtime: Runtime, *, exclusive: bool) -> Mechanism:
+    """The mechanism of a file that is open already. Raises InvalidArgument."""
+    if sys.platform == "win32":
+        raise InvalidArgument("on_file() needs flock(2), which Windows has not: use Lock(path)")
+    module, _, name = OPEN_FILE.partition(":")
+    made: Mechanism = getattr(fork.lazily(module), name)(file, runtime, exclusive=exclusive)
+    return made
 
 
 def breaker(mechanism: Mechanism) -> Callable[[str], Holder | None]:
@@ -196,5 +218,6 @@ def _find(kind: str) -> Maker:
         raise InvalidArgument(
             "kind='session' is a lock of PostgreSQL: name it by a URL, postgresql://HOST/DB#NAME"
         )
-    known = ", ".join(sorted({*KINDS, *_made, *offered}))
-    raise InvalidArgument(f"kind must be one of {known}, not {kind!r}")
+    known = sorted({*KINDS, *_made, *offered})
+    near = nearest.did_you_mean(kind, known)
+    raise InvalidArgument(f"kind must be one of {', '.join(known)}, not {kind!r}{near}")

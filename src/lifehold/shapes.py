@@ -1,4 +1,4 @@
-"""Locks of other shapes than one holder: readers and a writer, N at once, several names at once.
+"""Locks of other shapes than one holder: readers and a writer, and N at once.
 
 Each is made of the faces `Lock` and `AsyncLock` over mechanisms of its own, so waiting, telling,
 cancelling, `max_hold`, forks and leases are theirs.
@@ -9,51 +9,55 @@ from __future__ import annotations
 import os
 
 from . import registry
-from .core.deadline import seconds, terms
+from .core.deadline import terms
 from .core.errors import (
     InvalidArgument,
     LeaseLost,
-    NotAcquired,
-    NotHeld,
     SelfDeadlock,
     StoreUnavailable,
 )
 from .core.grant import Bound, Lost, Unknown
 from .core.ports import is_downgradable, is_slotted
-from .lease import Block, BlockEntry, Exit, Holding, OfShape, of_shape, part
+from .described import PLAIN, DescribedLock, OtherFace, SingletonMeta
+from .lease import BlockEntry, Exit, Holding, OfShape, of_shape
 from .lock import (
-    DescribedLock,
     Lease,
     Lock,
     LockFace,
-    SingletonMeta,
-    canonical,
+    check_bool,
     check_options,
     fill,
     lock_path,
     refusal,
 )
-from .runtime import clock, fork
+from .runtime import fork
 from .runtime.blocking import BLOCKING
 from .runtime.held_here import held_by
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator
+    from collections.abc import Callable, Hashable
+    from contextlib import AbstractContextManager
     from types import EllipsisType, TracebackType
-    from typing import Any
+    from typing import Any, Never, ParamSpec, TypeVar
 
-    from .core import mask
+    from . import attempts, decorated, words
+    from . import per as args
     from .core.acquire import Ask, Cancel
     from .core.errors import LifeholdError
     from .core.grant import Grant, Held, Holder
     from .core.ports import Downgradable, Mechanism, Permit, Slotted
     from .local import kernel_semaphore
+    from .per import ReadWritePer
 
-    Name = str | os.PathLike[str] | Lock
+    P = ParamSpec("P")
+    R = TypeVar("R")
 else:
+    attempts = fork.later("lifehold.attempts", globals())
+    decorated = fork.later("lifehold.decorated", globals())
+    args = fork.later("lifehold.per", globals(), "args")
+    words = fork.later("lifehold.words", globals())
     kernel_semaphore = fork.later("lifehold.local.kernel_semaphore", globals())
-    mask = fork.later("lifehold.core.mask", globals())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -243,6 +247,16 @@ class ReadWriteBlock(Bound):
         self._side, self._wait, self._cancel = side, wait, cancel
         self._blind: list[OfShape] = []
 
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Decorator: each call of `function` is made in a block of its own."""
+        given = self._side, self._wait, self._cancel
+        return decorated.blocking(
+            function, lambda _, __: ReadWriteBlock(*given), "ReadWriteLock", "AsyncReadWriteLock"
+        )
+
+    if not TYPE_CHECKING:
+        __aenter__ = PLAIN
+
     def __enter__(self) -> ReadWriteLease:
         block = of_shape(self)
         entry: Any = BlockEntry(self._wait, block)
@@ -273,12 +287,27 @@ class ReadWriteFace(DescribedLock, metaclass=SingletonMeta):
     _side: Callable[..., Any]
     _reads: Any
     _writes: Any
+    if not TYPE_CHECKING:
+        __enter__ = __aenter__ = OtherFace(
+            "a block of it reads or writes: use its `reading()` or `writing()`"
+        )
 
-    def _stand_on(self, name: str, reads: object, writes: object, *patience: Any) -> None:
-        """`patience`: wait, cancel, max_hold; and whether a writer may write again."""
-        *terms, reentrant = patience
-        self._reads = type(self)._side(name, reads, *terms, True)
-        self._writes = type(self)._side(name, writes, *terms, reentrant)
+    def _stand_on(
+        self,
+        name: str,
+        reads: object,
+        writes: object,
+        wait: float | None,
+        cancel: Cancel | None,
+        max_hold: float | None,
+        reentrant: bool,
+        notify: object = None,
+    ) -> None:
+        """`reentrant`: whether a writer may write again; a reader always may, read."""
+        check_bool("reentrant", reentrant)
+        side, terms = type(self)._side, (wait, cancel, max_hold)
+        self._reads = side(name, reads, *terms, True, notify)
+        self._writes = side(name, writes, *terms, reentrant, notify)
         self._reads._other, self._writes._other = self._writes, self._reads
 
     @property
@@ -310,8 +339,8 @@ class ReadWriteLock(ReadWriteFace):
     with a `ttl`), or "auto", which chooses by the file system.
     `wait`: seconds that an acquire waits; None until acquired, 0 for one try.
     `reentrant`: the thread that writes may take the write lock again. Readers always may, read.
-    `label`, `max_hold`, `mode`, `shared`, `cancel`, `singleton`: as of `Lock`. `ttl`, `heartbeat`
-    and `margin`: of the leases of kind "soft".
+    `label`, `max_hold`, `mode`, `shared`, `cancel`, `notify`, `singleton`: as of `Lock`.
+    `ttl`, `heartbeat` and `margin`: of the leases of kind "soft".
 
     Raises InvalidArgument. See docs/explanation/readwrite-lock.md.
     """
@@ -337,29 +366,46 @@ class ReadWriteLock(ReadWriteFace):
         ttl: float | None = None,
         heartbeat: float | None = None,
         margin: float | None = None,
+        notify: float | None = None,
         singleton: bool = False,
     ) -> None:
         terms = ttl, heartbeat, margin
         name, reads, writes = mechanisms(path, BLOCKING, kind, label, mode, shared, terms)
-        self._stand_on(name, reads, writes, wait, cancel, max_hold, reentrant)
+        self._stand_on(name, reads, writes, wait, cancel, max_hold, reentrant, notify)
 
     def reading(
-        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+        self,
+        wait: float | None | EllipsisType = ...,
+        *,
+        cancel: Cancel | None = None,
+        **unknown: Never,
     ) -> ReadWriteBlock:
         """`with lock.reading() as lease:` beside other readers, without a writer.
 
         Its errors are those of `acquire_read`.
         """
+        if unknown:
+            raise words.unknown("reading()", unknown, ("wait", "cancel"))
         return ReadWriteBlock(self._reads, wait, cancel)
 
     def writing(
-        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+        self,
+        wait: float | None | EllipsisType = ...,
+        *,
+        cancel: Cancel | None = None,
+        **unknown: Never,
     ) -> ReadWriteBlock:
         """`with lock.writing() as lease:` alone. Its errors are those of `acquire_write`."""
+        if unknown:
+            raise words.unknown("writing()", unknown, ("wait", "cancel"))
         return ReadWriteBlock(self._writes, wait, cancel)
 
     def acquire_read(
-        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+        self,
+        wait: float | None | EllipsisType = ...,
+        *,
+        cancel: Cancel | None = None,
+        **unknown: Never,
     ) -> ReadWriteLease:
         """A reader's lease. Its token is that of the last writer; None before the first.
 
@@ -367,16 +413,56 @@ class ReadWriteLock(ReadWriteFace):
         Raises Timeout or WouldBlock, which name a holder; SelfDeadlock, at once, when this thread
         writes; AcquireCancelled; SystemRefused, CorruptRecord, UnsafeGround.
         """
+        if unknown:
+            raise words.unknown("acquire_read()", unknown, ("wait", "cancel"))
         return self._reads.acquire(wait, cancel=cancel)  # type: ignore[return-value]
 
     def acquire_write(
-        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+        self,
+        wait: float | None | EllipsisType = ...,
+        *,
+        cancel: Cancel | None = None,
+        **unknown: Never,
     ) -> ReadWriteLease:
         """The writer's lease; its token grows with each.
 
         Raises as `acquire_read`; SelfDeadlock, at once, when this thread reads or writes.
         """
+        if unknown:
+            raise words.unknown("acquire_write()", unknown, ("wait", "cancel"))
         return self._writes.acquire(wait, cancel=cancel)  # type: ignore[return-value]
+
+    @classmethod
+    def per(cls, template: str, **options: Any) -> ReadWritePer:
+        """`@ReadWriteLock.per("config-{name}.lock").reading()`: one per value. As `Lock.per`."""
+        return args.ReadWritePer(
+            template,
+            lambda name: cls(name, **options),
+            cls,
+            keep=bool(options.get("reentrant")),
+        )
+
+    def try_acquire_read(self) -> ReadWriteLease | None:
+        """A reader's lease, or None while somebody writes or waits to. As `Lock.try_acquire`.
+
+        Raises SelfDeadlock when this thread writes.
+        """
+        return self._reads.try_acquire()  # type: ignore[return-value]
+
+    def try_acquire_write(self) -> ReadWriteLease | None:
+        """The writer's lease, or None while somebody reads or writes. As `Lock.try_acquire`.
+
+        Raises SelfDeadlock when this thread reads.
+        """
+        return self._writes.try_acquire()  # type: ignore[return-value]
+
+    def attempt_read(self) -> AbstractContextManager[ReadWriteLease | None, None]:
+        """`with lock.attempt_read() as lease: if lease:` beside other readers."""
+        return attempts.Attempt(self._reads.acquire)
+
+    def attempt_write(self) -> AbstractContextManager[ReadWriteLease | None, None]:
+        """`with lock.attempt_write() as lease: if lease:` alone."""
+        return attempts.Attempt(self._writes.acquire)
 
     @property
     def lease(self) -> ReadWriteLease | None:
@@ -511,6 +597,8 @@ class Semaphore(SemaphoreFace, Lock):
 
     __slots__ = ()
     _hand = SlotLease
+    if not TYPE_CHECKING:
+        on_file = OtherFace("its permits are files of its own: one open file has Lock.on_file()")
 
     def __init__(
         self,
@@ -523,10 +611,11 @@ class Semaphore(SemaphoreFace, Lock):
         max_hold: float | None = None,
         mode: int | None = None,
         shared: bool = False,
+        notify: float | None = None,
         singleton: bool = False,
     ) -> None:
         made = mechanism(path, BLOCKING, permits, label, mode, shared)
-        fill(self, *made, wait, cancel, max_hold, False)
+        fill(self, *made, wait, cancel, max_hold, False, notify)
 
     if TYPE_CHECKING:
 
@@ -534,264 +623,11 @@ class Semaphore(SemaphoreFace, Lock):
             self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
         ) -> SlotLease: ...
 
+        def try_acquire(self, **unknown: Never) -> SlotLease | None: ...
+
+        def attempt(self, **unknown: Never) -> AbstractContextManager[SlotLease | None, None]: ...
+
         @property
         def lease(self) -> SlotLease | None: ...
 
         __enter__ = acquire
-
-
-# ------------------------------------------------------------------------------------------------
-# `lock_all`: several locks at once, all of them or none.
-#
-#    > with lock_all(["accounts/7.lock", "accounts/9.lock"], wait=5) as leases: ...
-#
-# Promise: whoever gets past it holds every lock it named; on any other way out none is held. Two
-# who name the same locks in different orders do not wait for each other: each takes them in the
-# order of their canonical paths. It does not promise that between programs that see the same files
-# under different paths (containers): give those a `wait`.
-
-
-class LeaseGroup:
-    """The leases of several locks, in the order in which those were named."""
-
-    __slots__ = ("_leases",)
-
-    def __init__(self, leases: list[Any]) -> None:
-        self._leases = leases
-
-    def check(self) -> None:
-        """Raises LeaseLost or NotHeld as soon as one of them is not held any more."""
-        for lease in self._leases:
-            lease.check()
-        for lease in self._leases:  # L8  the look at another may have hung meanwhile
-            if (why := lease._why_over()) is not None:
-                raise lease._error(why)
-
-    @property
-    def held(self) -> bool:
-        """Whether all of them are held."""
-        if not all(lease.held for lease in self._leases):
-            return False
-        return all(lease._why_over() is None for lease in self._leases)  # L8  as in `check`
-
-    @property
-    def tokens(self) -> list[int | None]:
-        """The fencing token of each."""
-        return [lease.token for lease in self._leases]
-
-    def release(self) -> None:
-        """Let all of them go. Raises the first error, when all have been seen to."""
-        first: BaseException | None = None
-        try:
-            for lease in self._leases[::-1]:
-                try:
-                    lease.release()
-                except BaseException as error:  # noqa: BLE001 - raised when the others are free
-                    first = first or error
-            if first is not None:
-                raise first
-        except BaseException as error:
-            if not isinstance(error, Exception):
-                self._give_up(error)
-            raise
-
-    def _give_up(self, error: BaseException) -> None:
-        """L6  The release was interrupted: nobody comes back to what is left."""
-        for lease in self._leases:
-            if not lease._depth and not lease._of_parent():
-                lease._lock._undo(lease._grant, error)
-
-    def __len__(self) -> int:
-        return len(self._leases)
-
-    def __getitem__(self, index: int) -> Lease:
-        return self._leases[index]  # type: ignore[no-any-return]
-
-    def __iter__(self) -> Iterator[Lease]:
-        return iter(self._leases)
-
-
-def locks_of(names: Iterable[Any], make: Callable[..., Any], options: dict[str, Any]) -> list[Any]:
-    """A lock for each name. Raises InvalidArgument for none, and for one file named twice."""
-    if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
-        raise InvalidArgument(f"give the names in a list: lock_all([{names!r}])")
-    locks = []
-    for name in names:
-        if isinstance(name, LockFace):
-            if not isinstance(name, make):  # type: ignore[arg-type]
-                raise InvalidArgument(f"{name!r} is of the other face: give names, or {make!r}")
-            if options:
-                raise InvalidArgument(f"{name!r} has its own options: {', '.join(options)} is lost")
-            locks.append(name)
-        else:
-            locks.append(make(name, **options))
-    if not locks:
-        raise InvalidArgument("lock_all needs one name at least")
-    seen: dict[object, Any] = {}
-    for lock in locks:
-        for key in _keys(lock.path):
-            if (other := seen.setdefault(key, lock)) is not lock:
-                raise InvalidArgument(
-                    f"{other._name!r} and {lock._name!r} are one lock: name it once",
-                    name=lock._name,
-                )
-    return locks
-
-
-def _keys(path: str) -> list[object]:
-    keys: list[object] = [canonical(path)]
-    try:
-        found = os.lstat(path)
-        keys.append((found.st_dev, found.st_ino))  # a hard link
-    except OSError:
-        pass  # not there yet
-    return keys
-
-
-def in_order(locks: list[Any]) -> list[Any]:
-    """The order in which everybody takes them."""
-    return sorted(locks, key=lambda lock: canonical(lock.path))
-
-
-def of_all(error: NotAcquired, locks: list[Any], had: list[Any]) -> None:
-    """The error names the lock that was held; this adds what became of the others."""
-    if had:
-        names = ", ".join(f"'{mask.printable(lock._name)}'" for lock in had)
-        lost = f"  none   of the others is held: {names} had been taken, and was let go"
-        error.args = (f"{error.text}\n{lost}",)
-
-
-def lock_all(
-    names: Iterable[Name],
-    *,
-    wait: float | None = None,
-    cancel: Cancel | None = None,
-    **options: Any,
-) -> All:
-    """A lock on all of `names`, which are paths or `Lock` objects; `options` are those of `Lock`.
-
-    `with lock_all(...) as leases:`, or `.acquire()`. `wait`: seconds for all of them together.
-    Raises InvalidArgument, also for one file that is named twice.
-    """
-    return All(locks_of(names, Lock, options), wait, cancel)
-
-
-class OfAll(OfShape):
-    """One block of several locks."""
-
-    __slots__ = ()
-
-    def leases(self) -> list[Any]:
-        """What it holds."""
-        return list(self.lease or ())
-
-    def ended(self, asker: object) -> Any:
-        """The leases that end with this block."""
-        self.lease = self.lease or self.one._blind.pop().given()
-        return self.lease
-
-    def leave(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> Any:
-        """What stands for `__exit__`."""
-        try:
-            self.ended(None).release()
-        except Exception as lost:
-            if error is None:
-                raise
-            error.add_note(str(lost))  # what the block raised matters more
-        except BaseException as other:
-            self.undo(other)
-            raise
-
-
-class All:
-    """Several locks that are taken together."""
-
-    __slots__ = ("_blind", "_cancel", "_locks", "_wait")
-
-    def __init__(self, locks: list[Lock], wait: float | None, cancel: Cancel | None) -> None:
-        self._locks, self._cancel = locks, cancel
-        self._wait = None if wait is None else seconds("wait", wait)
-        self._blind: list[OfAll] = []
-
-    def acquire(self, wait: float | None | EllipsisType = ...) -> LeaseGroup:
-        """The leases of all. Raises NotAcquired, which names the first that is held."""
-        return self._taken(wait, None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._locks, self._wait, self._cancel)
-
-    def _taken(self, wait: float | None | EllipsisType, block: OfAll | None) -> LeaseGroup:
-        patience = self._wait if wait is ... else seconds("wait", wait)
-        until = None if patience is None else clock.now() + patience
-        parts = {lock: part() for lock in in_order(self._locks)}
-        try:
-            for lock, each in parts.items():
-                left = None if until is None else max(0.0, until - clock.now())
-                entry: Any = BlockEntry(left if patience else patience, each)
-                lock.acquire(entry, cancel=self._cancel)
-            leases = LeaseGroup([parts[lock].lease for lock in self._locks])
-            if block is not None:
-                block.lease = leases
-            return leases
-        except BaseException as error:
-            taken = had(parts)
-            let_go(parts, error)
-            if isinstance(error, NotAcquired):
-                of_all(error, self._locks, taken)
-            raise
-
-    def release(self) -> None:
-        """Release what this thread holds of these locks. Raises NotHeld for nothing."""
-        LeaseGroup(held(self._locks)).release()
-
-    def __enter__(self) -> LeaseGroup:
-        block = of_shape(self, OfAll)
-        try:
-            self._taken(..., block)
-            return block.lease  # type: ignore[no-any-return]
-        except BaseException as error:
-            block.undo(error)
-            raise
-
-    if TYPE_CHECKING:
-
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
-    else:
-        __exit__ = Exit(OfAll)
-
-
-def held(locks: list[Any]) -> list[Any]:
-    """The leases that the asker has of these locks. Raises NotHeld for none."""
-    found = [lease for lock in locks if (lease := lock.lease) is not None]
-    if not found:
-        names = ", ".join(repr(lock._name) for lock in locks)
-        raise NotHeld(f"none of {names} is held by this thread or task")
-    return found
-
-
-def let_go(parts: dict[Any, Block], error: BaseException) -> None:
-    """Not all could be had: those that were taken are let go of."""
-    for each in list(parts.values())[::-1]:
-        try:
-            if each.lease is not None:
-                each.lease.release()
-        except Exception as other:  # noqa: BLE001 - the first error matters more
-            error.add_note(str(other))
-        finally:
-            each.undo(error)  # L6  it may have been interrupted before its lock knew of it
-
-
-def had(parts: dict[Any, Block]) -> list[Any]:
-    """The locks that were taken."""
-    return [lock for lock, each in parts.items() if each.lease is not None]

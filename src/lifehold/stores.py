@@ -5,9 +5,9 @@ with store.lock("payments/42", wait=5) as lease: ...
 with store.read_write("config").reading(): ...
 with store.semaphore("gpu", 4) as lease: lease.slot
 
-What a store offers is the same whatever it stands on: files, or leases in memory, SQLite and
-PostgreSQL. Others add stores by an entry point of the group `lifehold.stores` under the name of
-their scheme (store/opening.py).
+What a store offers is the same whatever it stands on: files, or leases in memory, SQLite,
+PostgreSQL and Redis. Others add stores by an entry point of the group `lifehold.stores` under the
+name of their scheme (store/opening.py).
 """
 
 from __future__ import annotations
@@ -30,19 +30,24 @@ from .shapes import ReadWriteLock, Semaphore
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
+    from . import per as args
+    from . import words
     from .astores import aconnect as aconnect  # noqa: PLC0414
     from .core import address
     from .core.acquire import Cancel
     from .core.backend import State
     from .core.grant import Holder
+    from .per import PerArguments, ReadWritePer
     from .store import opening
     from .store import site as sites
     from .store.postgres import migrations as migrations  # noqa: PLC0414
     from .store.site import Site
 else:
+    args = fork.later("lifehold.per", globals(), "args")
+    words = fork.later("lifehold.words", globals())
     address = fork.later("lifehold.core.address", globals())
     migrations = fork.later("lifehold.store.postgres.migrations", globals())
     sites = fork.later("lifehold.store.site", globals(), "sites")
@@ -54,19 +59,48 @@ else:
     )
 
 
-def connect(url: str | os.PathLike[str], **options: Any) -> FileStore | LeaseStore:
+def connect(
+    url: str | os.PathLike[str] | None = None,
+    *,
+    quorum: Sequence[str] | None = None,
+    **options: Any,
+) -> FileStore | LeaseStore:
     """The store at `url`, for threads and processes.
 
     `file:///FOLDER`: locks in the files of a folder, which is made when the first lock is; a
     `FileStore`, whose options are `kind`, `ttl`, `label`, `shared`, as of `Lock`.
-    `memory://`, `sqlite:////var/lib/locks.db`, `postgresql://HOST/DB`: leases; a `LeaseStore`,
-    whose options are `ttl` and `label` of all its locks, and those of its client
+    `memory://`, `sqlite:////var/lib/locks.db`, `postgresql://HOST/DB`, `redis://HOST/0`: leases; a
+    `LeaseStore`, whose options are `ttl` and `label` of all its locks, and those of its client
     (docs/reference/store.md).
+    `quorum`: in place of a URL those of three or more independent Redis servers, a majority of
+    which gives a lease (docs/explanation/redis.md).
 
     It is opened at the first question, once per process. Raises InvalidArgument.
     """
-    where = url_of(url)
-    return (FileStore if where.startswith("file:") else LeaseStore)(where, **options)
+    where = url_of(url) if quorum is None else several(url, quorum, options)
+    if where.startswith("file:"):
+        refuse_strange(options)
+        return FileStore(where, **options)
+    return LeaseStore(where, **options)
+
+
+def several(url: Any, quorum: Any, options: dict[str, Any]) -> str:
+    """The URL in place of several ones, which become an option. Raises InvalidArgument."""
+    if url is not None:
+        raise InvalidArgument("connect() takes a URL, or quorum=[URL, URL, URL], and not both")
+    if isinstance(quorum, str) or not hasattr(quorum, "__iter__"):
+        raise InvalidArgument(
+            f"quorum must be a list of URLs, not {type(quorum).__name__}: "
+            "connect(quorum=['redis://a', 'redis://b', 'redis://c'])"
+        )
+    options["quorum"] = tuple(quorum)
+    return QUORUM_URL
+
+
+def refuse_strange(options: dict[str, Any]) -> None:
+    """Raises UnknownArgument for what a store of files is not made with."""
+    if strange := {key: options[key] for key in options if key not in OF_FOLDER}:
+        raise words.unknown("a store of files", strange, OF_FOLDER)
 
 
 def url_of(url: Any) -> str:
@@ -88,6 +122,7 @@ def url_of(url: Any) -> str:
 # `Lock(path)`, `Lock(url)`, the command and a store are always speaking of the same lock.
 
 
+QUORUM_URL = "redis+quorum://"
 # What stands beside a lock: its last token, its readers, who was broken.
 BESIDE = frozenset({"token", "readers", "audit"})
 
@@ -210,11 +245,50 @@ def _lock_of(file: str) -> str:
     return front if dot and end in BESIDE else file
 
 
+class NamedLocks:
+    """The locks of a store that are named by arguments, of each shape."""
+
+    __slots__ = ()
+    if TYPE_CHECKING:
+
+        def lock(self, name: str, **options: Any) -> Lock: ...
+        def read_write(self, name: str, **options: Any) -> ReadWriteLock: ...
+        def semaphore(self, name: str, permits: int, **options: Any) -> Semaphore: ...
+
+    def per(self, template: str, **options: Any) -> PerArguments:
+        """`@store.per("user-{user_id}")`: a lock for each value of an argument. As `Lock.per`."""
+        return args.PerArguments(
+            template,
+            lambda name: self.lock(name, **options),
+            "connect",
+            keep=bool(options.get("reentrant")),
+        )
+
+    def read_write_per(self, template: str, **options: Any) -> ReadWritePer:
+        """`@store.read_write_per("config-{name}").reading()`. As `ReadWriteLock.per`."""
+        return args.ReadWritePer(
+            template,
+            lambda name: self.read_write(name, **options),
+            "connect",
+            call="read_write_per",
+            keep=bool(options.get("reentrant")),
+        )
+
+    def semaphore_per(self, template: str, permits: int, **options: Any) -> PerArguments:
+        """`@store.semaphore_per("gpu-{host}", 4)`: so many permits for each value."""
+        return args.PerArguments(
+            template,
+            lambda name: self.semaphore(name, permits, **options),
+            "connect",
+            call="semaphore_per",
+        )
+
+
 # ------------------------------------------------------------------------------------------------
 # `FileStore`: locks by name in the files of a folder, for threads and processes.
 
 
-class FileStore(FileStoreFace):
+class FileStore(FileStoreFace, NamedLocks):
     """What `connect("file:///FOLDER")` answers.
 
     A lock is only a description: it is made each time, and costs nothing until it is acquired.
@@ -345,7 +419,7 @@ class LeaseStoreFace:
         if shape.get("capacity") is not None:
             self._site.refuse_lacking("readers" if shape["capacity"] == WHOLE else "permits", name)
         if given:
-            raise InvalidArgument(f"a lock in a store takes no {', '.join(given)}")
+            raise words.unknown("a lock in a store", given, OPTIONS)
         return opening.mechanism(
             self._site,
             kind,
@@ -370,9 +444,10 @@ class LeaseStoreFace:
         **shape: Any,
     ) -> Any:
         """A lock of this kind over a name of the store."""
+        notify = options.pop("notify", None)
         made = self._mechanism(name, options, **shape)
         lock = object.__new__(kind)
-        fill(lock, made.path, made, wait, cancel, max_hold, reentrant)
+        fill(lock, made.path, made, wait, cancel, max_hold, reentrant, notify)
         return lock
 
     def _pair(
@@ -386,13 +461,21 @@ class LeaseStoreFace:
         reentrant: bool,
     ) -> Any:
         """A reader/writer lock: two sides of one name, which know one another."""
+        notify = options.pop("notify", None)
         shapes = {"weight": 1, "shared": True}, {"weight": WHOLE}
         reads, writes = (
             self._mechanism(name, options.copy(), capacity=WHOLE, **shape) for shape in shapes
         )
         lock = object.__new__(kind)
-        lock._stand_on(reads.path, reads, writes, wait, cancel, max_hold, reentrant)
+        lock._stand_on(reads.path, reads, writes, wait, cancel, max_hold, reentrant, notify)
         return lock
+
+
+OF_FOLDER = ("kind", "ttl", "label", "shared")  # what a store of files may be given
+# What a lock of a store of leases may be given.
+OPTIONS = tuple(
+    "wait cancel max_hold reentrant notify ttl heartbeat margin label kind fair lock_delay".split()
+)
 
 
 def label_of(given: object) -> str:
@@ -458,11 +541,11 @@ def least_of(given: object) -> int:
     return given
 
 
-class LeaseStore(LeaseStoreFace):
+class LeaseStore(LeaseStoreFace, NamedLocks):
     """What `connect(url)` answers for a store of leases.
 
     Options of its locks: `wait`, `ttl` (30 s), `heartbeat`, `margin`, `label`, `max_hold`,
-    `reentrant`, `cancel`, as of `Lock`; `fair=False` lets newcomers overtake who waits;
+    `reentrant`, `cancel`, `notify`, as of `Lock`; `fair=False` lets newcomers overtake who waits;
     `lock_delay`: seconds for which a lease that ran out still keeps others out.
     """
 

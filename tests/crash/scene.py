@@ -15,7 +15,7 @@ from lifehold import Lock
 from lifehold.testing.crash import Child, point
 
 
-def until(claim, within=20.0, words=""):
+def until(claim, within=60.0, words=""):
     """Wait until `claim()` holds; its answer.
 
     The claim is asked again and again, never slept for.
@@ -88,7 +88,7 @@ def acquire_and_release(path, wait=0):
         return lease.token
 
 
-def next_token(path, wait=10):
+def next_token(path, wait=60):
     """The token that a fresh process gets, which must not have to wait long."""
     with Child(acquire_and_release, path, wait) as child:
         end = child.end()

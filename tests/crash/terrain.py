@@ -81,7 +81,7 @@ def lifehold(*words, cwd, under=(), **environment):
     known |= {"PYTHONPATH": str(SOURCE), "LIFEHOLD_DIR": str(cwd)} | environment
     return subprocess.run(
         [*under, sys.executable, "-m", "lifehold", *map(os.fspath, words)], cwd=cwd, env=known,
-        capture_output=True, text=True, errors="surrogateescape", timeout=30, check=False,
+        capture_output=True, text=True, errors="surrogateescape", timeout=90, check=False,
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
@@ -99,7 +99,7 @@ def digest(path):
 def sh(command, cwd=None, shell="sh"):
     """The status of a shell's command."""
     return subprocess.run(
-        [shell, "-c", command], cwd=cwd, timeout=20, check=False, capture_output=True
+        [shell, "-c", command], cwd=cwd, timeout=150, check=False, capture_output=True
     ).returncode
 
 
@@ -111,7 +111,7 @@ def mounted(where, *options):
     """`mount OPTIONS where`."""
     where = Path(where)
     where.mkdir(exist_ok=True)
-    subprocess.run(["mount", *map(str, options), str(where)], check=True, timeout=20)
+    subprocess.run(["mount", *map(str, options), str(where)], check=True, timeout=150)
     try:
         yield where
     finally:
@@ -131,7 +131,7 @@ def file_system(kind, mebibytes, base):
     with image.open("wb") as file:
         file.truncate(mebibytes << 20)
     try:
-        subprocess.run([f"mkfs.{kind}", "-q", image], check=True, timeout=30, capture_output=True)
+        subprocess.run([f"mkfs.{kind}", "-q", image], check=True, timeout=90, capture_output=True)
         with mounted(base / kind, "-o", "loop", image) as where:
             yield where
     finally:

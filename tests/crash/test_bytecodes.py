@@ -218,7 +218,7 @@ def test_a_handler_that_acquires_between_two_bytecodes_excludes_and_is_excluded(
             inside.append("refused")
 
     def pair():
-        lease = lock.acquire(5)
+        lease = lock.acquire(60)
         inside.append("held")
         tokens.append(lease.token)
         lease.check()
@@ -248,7 +248,7 @@ def test_a_fork_between_two_bytecodes_never_makes_two_holders(tmp_path):
 
     def pair():
         try:
-            lease = lock.acquire(5)
+            lease = lock.acquire(60)
             held = lease.held
             taken = not free(path)
             lease.release()

@@ -42,7 +42,7 @@ class Other:
 
 
 def clean(path, before):
-    until(lambda: threads() <= before, 5, "no thread is left")
+    until(lambda: threads() <= before, 60, "no thread is left")
     assert free(path)
     assert len(descriptors(path)) <= 1
     assert set(descriptors(path)) <= set(TABLE.open)
@@ -56,9 +56,9 @@ def test_a_cancel_token_from_another_thread_ends_the_wait_with_nothing_held(path
         timer = threading.Timer(pause, cancel.cancel)
         timer.start()
         started = time.monotonic()
-        error = raised(Lock(path).acquire, 20, cancel=cancel)
+        error = raised(Lock(path).acquire, 120, cancel=cancel)
         assert isinstance(error, AcquireCancelled)
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 60
         timer.join()
     other.let_go()
     clean(path, before)

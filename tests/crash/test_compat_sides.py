@@ -76,7 +76,7 @@ def test_a_holder_of_either_side_keeps_the_other_out_until_it_lets_go(
 ):
     one, other = both(start, name, tmp_path / "shared.lock", options)
     for holder, contender in ((one, other), (other, one), (one, other)):
-        assert holder.says("lock.acquire(timeout=5)") == "done"
+        assert holder.says("lock.acquire(timeout=60)") == "done"
         assert contender.says("lock.acquire(timeout=0.1)") == "Timeout"
         assert holder.says("lock.release()") == "done"
 
@@ -88,7 +88,7 @@ def test_a_killed_holder_of_one_side_is_followed_by_one_of_the_other(
 ):
     sides = both(start, name, tmp_path / "shared.lock", options)
     holder, contender = sides[killed], sides[1 - killed]
-    assert holder.says("lock.acquire(timeout=5)") == "done"
+    assert holder.says("lock.acquire(timeout=60)") == "done"
     holder.kill()
     assert contender.says("lock.acquire(timeout=30)") == "done"
 
@@ -100,7 +100,7 @@ def test_a_killed_strict_holder_keeps_both_sides_out_until_its_claims_are_broken
     path = tmp_path / "shared.lock"
     sides = both(start, "StrictSoftFileLock", path, {})
     holder, contender = sides[killed], sides[1 - killed]
-    assert holder.says("lock.acquire(timeout=5)") == "done"
+    assert holder.says("lock.acquire(timeout=60)") == "done"
     holder.kill()
     assert contender.says("lock.acquire(timeout=0.1)") == "Timeout"
     assert contender.says("[lock.force_break(claim.name) for claim in lock.claims]") == "done"
@@ -113,12 +113,12 @@ def test_readers_of_both_sides_go_together_and_writers_of_either_alone(
 ):
     one, other = both(start, name, tmp_path / "shared.db", options)
     for first, second in ((one, other), (other, one)):
-        assert first.says("lock.acquire_read(timeout=5)") == "done"
-        assert second.says("lock.acquire_read(timeout=5)") == "done"
+        assert first.says("lock.acquire_read(timeout=60)") == "done"
+        assert second.says("lock.acquire_read(timeout=60)") == "done"
         assert second.says("lock.release()") == "done"
         assert second.says("lock.acquire_write(timeout=0.1)") == "Timeout"
         assert first.says("lock.release()") == "done"
-        assert first.says("lock.acquire_write(timeout=5)") == "done"
+        assert first.says("lock.acquire_write(timeout=60)") == "done"
         assert second.says("lock.acquire_read(timeout=0.1)") == "Timeout"
         assert second.says("lock.acquire_write(timeout=0.1)") == "Timeout"
         assert first.says("lock.release()") == "done"
@@ -130,7 +130,7 @@ def test_a_killed_writer_of_one_side_is_followed_by_one_of_the_other(
     tmp_path, start, name, options, killed
 ):
     sides = both(start, name, tmp_path / "shared.db", options)
-    assert sides[killed].says("lock.acquire_write(timeout=5)") == "done"
+    assert sides[killed].says("lock.acquire_write(timeout=60)") == "done"
     sides[killed].kill()
     assert sides[1 - killed].says("lock.acquire_write(timeout=30)") == "done"
 
@@ -143,6 +143,6 @@ def test_closing_ours_leaves_the_real_ones_lock_of_the_same_process(tmp_path, st
     )
     holder = start("filelock", "ReadWriteLock", path, {"is_singleton": False})
     contender = start("filelock", "ReadWriteLock", path, {"is_singleton": False})
-    assert holder.says("lock.acquire_write(timeout=5)") == "done"
+    assert holder.says("lock.acquire_write(timeout=60)") == "done"
     assert holder.says(f"{code}.acquire_read(timeout=0)") == "Timeout"
     assert contender.says("lock.acquire_read(timeout=0.1)") == "Timeout"

@@ -37,7 +37,7 @@ path, rounds = sys.argv[1], int(sys.argv[2])
 chance = random.Random(2)
 lock = {kind}
 for _ in range(4):
-    lock.acquire(1).release()
+    lock.acquire(60).release()
 before = len(os.listdir("/proc/self/fd"))
 for _ in range(rounds):
     try:

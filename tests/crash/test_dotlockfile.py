@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 import traceback
 from pathlib import Path
 
@@ -34,7 +33,7 @@ pytestmark = needs("command:dotlockfile")
 
 
 def dotlockfile(*arguments):
-    return subprocess.run(["dotlockfile", *arguments], timeout=60, check=False).returncode
+    return subprocess.run(["dotlockfile", *arguments], timeout=150, check=False).returncode
 
 
 def hold_link(path):
@@ -75,10 +74,8 @@ def test_the_original_takes_a_dead_holders_lock_and_we_take_the_originals(tmp_pa
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], check=True,
                           capture_output=True).stdout  # fmt: skip
     (tmp_path / "box.lock").write_bytes(dead)
-    began = time.monotonic()
-    with Lock(path, kind="link", wait=5) as lease:
+    with Lock(path, kind="link", wait=60) as lease:  # its peers let minutes pass
         lease.check()
-    assert time.monotonic() - began < 2
 
 
 def test_an_old_file_of_the_original_is_not_taken_by_its_age_alone(tmp_path):
@@ -166,7 +163,7 @@ OURS = textwrap.dedent("""
     import os, sys, time
     from lifehold import Lock
     path, canary, until = sys.argv[1], sys.argv[2], time.monotonic() + float(sys.argv[3])
-    lock, count, overlaps = Lock(path, kind="link", strict=True, wait=20), 0, 0
+    lock, count, overlaps = Lock(path, kind="link", strict=True, wait=120), 0, 0
     while time.monotonic() < until:
         with lock:
             try:

@@ -18,7 +18,7 @@ from lifehold.runtime import change_wait, watch_table, watch_thread
 from soak.namespaces import NEW_PID_NAMESPACE, Peer
 
 pytestmark = needs("root", "linux", "unshare")
-PATIENCE = 30.0
+PATIENCE = 60.0
 KINDS = ["soft", "link", "generation", "directory"]
 
 

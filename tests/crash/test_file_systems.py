@@ -113,8 +113,8 @@ def test_flock_of_the_shell_takes_part_also_with_a_file_opened_for_reading(groun
         assert holder.stdout.readline() == b"in\n"
         with pytest.raises(WouldBlock):
             Lock(path).acquire(0)
-        holder.communicate(b"\n", timeout=10)
-    Lock(path).acquire(5).release()
+        holder.communicate(b"\n", timeout=60)
+    Lock(path).acquire(60).release()
 
 
 @needs("flock")
@@ -128,7 +128,7 @@ def test_a_reader_of_the_file_from_before_our_first_write_is_excluded(ground):
     ) as holder:  # fmt: skip
         assert holder.stdout.readline() == b"in\n"
         assert in_a_child(refusal_of, Lock(path).acquire, 0)[0] == "WouldBlock"
-        holder.communicate(b"\n", timeout=10)
+        holder.communicate(b"\n", timeout=60)
     assert next_token(path) > 0
 
 
@@ -185,7 +185,7 @@ def test_a_full_disk_is_told_and_an_old_lock_goes_on(ground, path):
 
 def remount(ground, how):
     return subprocess.run(
-        ["mount", "-o", f"remount,{how}", ground], capture_output=True, check=False, timeout=20
+        ["mount", "-o", f"remount,{how}", ground], capture_output=True, check=False, timeout=60
     ).returncode
 
 

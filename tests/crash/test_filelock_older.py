@@ -46,7 +46,7 @@ def test_a_holder_of_either_release_keeps_the_other_out(tmp_path, start, name):
     sides = [start(module, name, tmp_path / "a", SHARED[name])
              for module in (ours.__name__, "filelock")]  # fmt: skip
     for holder, contender in (sides, sides[::-1], sides):
-        assert holder.says(f"{take}(timeout=5)") == "done"
+        assert holder.says(f"{take}(timeout=60)") == "done"
         assert contender.says(f"{take}(timeout=0.1)") == "Timeout"
         assert holder.says("lock.release()") == "done"
 
@@ -57,8 +57,8 @@ def test_a_soft_reader_writer_lock_of_the_older_layout_is_refused(tmp_path, star
     mine, other = (start(module, "SoftReadWriteLock", tmp_path / "a", options)
                    for module in (ours.__name__, "filelock"))  # fmt: skip
     for side in ("read", "write"):
-        assert other.says(f"lock.acquire_{side}(timeout=5)") == "done"
+        assert other.says(f"lock.acquire_{side}(timeout=60)") == "done"
         assert mine.says("lock.acquire_write(timeout=5)") == "SoftFileLockProtocolError"
         assert other.says("lock.release()") == "done"
-        assert mine.says("lock.acquire_write(timeout=5)") == "done"
+        assert mine.says("lock.acquire_write(timeout=60)") == "done"
         assert mine.says("lock.release()") == "done"

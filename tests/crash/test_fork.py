@@ -80,7 +80,7 @@ def test_a_child_is_excluded_by_its_parent_and_excludes_it_in_turn(tmp_path):
     def child():
         refused = raised(lock.acquire, 0)
         point("refused", type(refused).__name__)
-        mine = lock.acquire(10)
+        mine = lock.acquire(60)
         point("held", mine.token)
         mine.release()
 
@@ -185,8 +185,8 @@ if __name__ == "__main__":
         queue = context.Queue()
         child = context.Process(target=work, args=({path!r}, queue))
         child.start()
-        assert queue.get(timeout=20) == os.getpid()
-        child.join(20)
+        assert queue.get(timeout=60) == os.getpid()
+        child.join(60)
         assert child.exitcode == 0
         lease.check()
 """
@@ -194,7 +194,7 @@ if __name__ == "__main__":
     script.write_text(source)
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     done = subprocess.run(
-        [sys.executable, script], env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, script], env=env, capture_output=True, text=True, timeout=150, check=False
     )
     assert done.returncode == 0, done.stderr
     assert free(path)
@@ -229,7 +229,7 @@ def test_forks_among_acquiring_threads_inherit_nothing_and_never_hang(tmp_path):
 
         def grandchild():
             left = descriptors(path)
-            Lock(path).acquire(20).release()
+            Lock(path).acquire(60).release()
             return left
 
         threads = [threading.Thread(target=contend) for _ in range(3)]
@@ -264,11 +264,11 @@ time.sleep(float(sys.argv[2]))      # another instant of the imports each time
 pid = os.fork()
 if pid == 0:
     import faulthandler
-    faulthandler.dump_traceback_later(10, exit=True)
+    faulthandler.dump_traceback_later(50, exit=True)
     try: Lock(sys.argv[1]).acquire(0.01)
     except TimeoutError: os._exit(7)
     os._exit(8)
-end = time.monotonic() + 20
+end = time.monotonic() + 60
 while not (done := os.waitpid(pid, os.WNOHANG))[0]:
     if time.monotonic() > end:
         os.kill(pid, 9)
@@ -346,7 +346,8 @@ def test_every_lazy_import_of_the_package_happens_under_the_fork_gate():
                         bare += [f"{where}: {name}" for name in names if name not in known]
                     elif isinstance(node, ast.ImportFrom) and not node.level:
                         bare += [f"{where}: {node.module}"] if node.module not in known else []
-    assert bare == ["core/deadline.py: random"]  # of kinds that poll: no kernel lock comes there
+    # Of kinds that poll, and of the refusal of a word: no kernel lock comes there.
+    assert sorted(bare) == ["core/deadline.py: random", "core/nearest.py: difflib"]
 
 
 def test_a_fork_in_a_signal_handler_of_a_waiting_thread_leaves_no_hanging_child(tmp_path):
@@ -472,7 +473,7 @@ def forks_in(functions, every):
                 children.append(os.fork())
                 if not children[-1]:
                     sys.settrace(None)
-                    signal.alarm(30)
+                    signal.alarm(120)
         return at_bytecode
 
     def entered(frame, event, _):
@@ -487,6 +488,10 @@ def forks_in(functions, every):
     return children
 
 
+def children_of(pid):
+    return len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+
+
 @pytest.mark.parametrize("kind", WAITS)
 def test_a_child_forked_at_any_bytecode_of_a_wait_is_in_without_a_notice(tmp_path, kind):
     """Its parent's helper thread, watch and descriptors are not there to end its wait."""
@@ -498,7 +503,7 @@ def test_a_child_forked_at_any_bytecode_of_a_wait_is_in_without_a_notice(tmp_pat
         return Lock(path, kind="soft" if kind == "soft" else "kernel")
 
     def waiter():
-        acquire.FIRST_NOTICE = 60.0  # no child that sleeps for nothing is in before
+        acquire.FIRST_NOTICE = 600.0  # no child that sleeps for nothing is in before
         flock_wait.has_timers = flock_wait.has_timers and kind != "helper"
         me, lock = os.getpid(), wanted()
         children = forks_in(WAITS[kind], 3)
@@ -517,8 +522,8 @@ def test_a_child_forked_at_any_bytecode_of_a_wait_is_in_without_a_notice(tmp_pat
     with Child(holder) as first:
         first.at("held")
         with Child(waiter) as child:
-            until(lambda: sleeps_in_the_kernel(child.pid))
+            until(lambda: children_of(child.pid) > 8 and sleeps_in_the_kernel(child.pid))
             first.go()
-            end = child.end(60)
+            end = child.end(300)
             assert len(end.value) > 10, end.error
             assert set(end.value) == {0}, end.error

@@ -131,7 +131,7 @@ def test_two_threads_that_fork_one_behind_the_other_leave_the_database_open(tmp_
     words = "import sys; from crash import test_fork_store as here; here.one_behind(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", words, str(tmp_path)], cwd=Path(__file__).parents[1],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -150,7 +150,7 @@ def test_a_fork_inside_of_the_gate_does_not_wait_for_one_that_waits_for_the_gate
     words = "import sys; from crash import test_fork_store as here; here.twice(sys.argv[1])"
     done = subprocess.run(
         [sys.executable, "-c", words, str(tmp_path)], cwd=Path(__file__).parents[1],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

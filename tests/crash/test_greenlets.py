@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,6 +20,7 @@ import pytest
 from crash.scene import free, hold, until, waits_in_the_kernel
 from ground import needs, require
 from lifehold.testing.crash import Child
+from patience import steadily
 
 LIBRARIES = ["gevent", "eventlet"]
 PATCH = {
@@ -146,12 +146,16 @@ with Hub() as hub:
     all_of(wait)
 print(hub.worst)
 """
+
+    def judge():
+        word, waited, worst = said(library, script, tmp_path).split()
+        assert word == "Timeout"
+        assert float(waited) >= 3
+        assert float(worst) < 1.5
+
     with Child(lambda: hold(str(tmp_path / "lock"), kind=kind)) as holder:
         holder.at("held")
-        word, waited, worst = said(library, script, tmp_path).split()
-    assert word == "Timeout"
-    assert 3 <= float(waited) < 5
-    assert float(worst) < 1.5
+        steadily(judge)
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
@@ -169,9 +173,7 @@ def test_a_signal_ends_a_program_whose_greenlet_waits(tmp_path, library, number)
                 process.stderr.readline()  # the first notice
                 until(lambda: waits_in_the_kernel(process.pid))  # a thread of ours, from then on
                 process.send_signal(number)
-                began = time.monotonic()
-                process.wait(20)
-                assert time.monotonic() - began < 10
+                process.wait(60)
             finally:
                 process.kill()
     assert free(tmp_path / "lock")
@@ -257,14 +259,14 @@ told = []
 lease = Lock('lock').acquire()
 lease.lost.add_callback(lambda: told.append('callback'))
 def wait():
-    if lease.lost.wait(30):
+    if lease.lost.wait(60):
         told.append('waiter')
 waiting = threading.Thread(target=wait)
 waiting.start()
 time.sleep(0.2)
 os.unlink('lock')
 waiting.join()
-until = time.monotonic() + 20
+until = time.monotonic() + 60
 while len(told) < 2 and time.monotonic() < until:
     time.sleep(0.01)
 print(*sorted(told))
@@ -357,7 +359,7 @@ def test_workers_of_gunicorn_answer_while_requests_wait_for_a_lock(tmp_path, pre
             assert {each.result().split()[0] for each in asked} == {"1"}
         assert get(http, "/") == "1 20"
         server.terminate()
-        assert server.wait(30) == 0
+        assert server.wait(90) == 0
     finally:
         server.kill()
         server.wait()
@@ -407,7 +409,7 @@ def test_tasks_of_celery_take_turns_and_its_worker_ends_in_order(tmp_path):
             until(lambda: done.exists() and len(done.read_text().split()) == 20, 60)
             assert set(done.read_text().split()) == {"1"}
             worker.terminate()
-            assert worker.wait(30) == 0
+            assert worker.wait(90) == 0
         finally:
             worker.kill()
             worker.wait()

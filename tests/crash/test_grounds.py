@@ -19,7 +19,7 @@ KINDS = ["ext4", "xfs", "btrfs", "tmpfs", "overlay"]
 
 
 def run(*command):
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=150)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_lock_excludes_tells_its_holder_and_notices_loss_on(mounted, kind):
         assert kind in str(refused)
         assert Lock(path).locked()
         holder.kill()
-    lease = Lock(path).acquire(5)
+    lease = Lock(path).acquire(60)
     assert lease.token > token
     os.truncate(path, 0)
     lease.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ import pytest
 
 from ground import needs
 from lifehold import Lock, Timeout
-from lifehold.core import explain
+from lifehold.core import acquire, explain
 from lifehold.core.grant import STUCK, TRACED, Holder
 from lifehold.core.owner import Owner
 from lifehold.ops import inventory
@@ -90,23 +91,24 @@ def test_the_commands_tell_it_and_the_remedy_works_as_printed(stopped):
     )  # fmt: skip
     assert told.returncode == 0
     told = subprocess.run(
-        [*run, "run", "--wait", "3", path, "true"], capture_output=True, text=True, env=env,
+        [*run, "run", "--wait", "8", path, "true"], capture_output=True, text=True, env=env,
         check=False,
     )  # fmt: skip
     assert told.returncode == 75
-    assert told.stderr.count("stopped by a signal") == 2  # while it waits, and at its end
+    assert told.stderr.count("stopped by a signal") >= 2  # while it waits, and at its end
     subprocess.run(line.partition(":  ")[2], shell=True, check=True)
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while process.halted(pid):
         assert time.monotonic() < until
         time.sleep(0.01)
     assert who(path, path).holder.halted == ""
 
 
-def test_a_waiter_in_a_program_hears_it_in_its_notice(stopped, caplog):
+def test_a_waiter_in_a_program_hears_it_in_its_notice(stopped, caplog, monkeypatch):
+    monkeypatch.setattr(acquire, "FIRST_NOTICE", 0.2)
     path, pid = stopped()
     with pytest.raises(Timeout):
-        Lock(path, wait=3).acquire()
+        Lock(path, wait=4).acquire()
     notice = next(each for each in caplog.records if each.name == "lifehold")
     assert "stopped by a signal" in notice.getMessage()
     assert str(pid) in notice.getMessage()
@@ -130,9 +132,10 @@ def test_a_stop_under_a_debugger_is_seen(stopped):
     )  # fmt: skip
     with child:
         pid = int(child.stdout.readline())
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not process.halted(pid):
             assert time.monotonic() < until
             time.sleep(0.01)
         os.kill(pid, signal.SIGKILL)
-        os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)

@@ -95,7 +95,7 @@ def test_no_fork_comes_between_forgetting_a_descriptor_and_closing_it(path, monk
         patch.setattr(files, "close", slow)
         closer = threading.Thread(target=TABLE.close_idle)
         closer.start()
-        inside.wait(10)
+        inside.wait(60)
         child = os.fork()
         if not child:
             os._exit(1 if os.path.exists(f"/proc/self/fd/{mine}") and descriptors(path) else 0)

@@ -385,7 +385,7 @@ def played(tmp_path_factory, database):
                 yield outcome, told, amounts(folder, database, port, tokens)
             finally:
                 server.shutdown()
-                thread.join(30)
+                thread.join(90)
 
 
 GUARDS = ["rows", "table", "session", "file", "object", "http", *list(GROUND)[1:]]

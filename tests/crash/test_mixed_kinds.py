@@ -32,7 +32,7 @@ def test_a_held_lock_of_another_kind_is_refused_and_both_are_named(tmp_path, the
         refused_to_others(path, theirs, options)
         holder.kill()
     refused_to_others(path, theirs, options, dead=True)
-    Lock(path, kind=theirs, **options).acquire(5).release()
+    Lock(path, kind=theirs, **options).acquire(60).release()
     if theirs in LEAVES_NOTHING:
         assert not os.path.lexists(path)
         return

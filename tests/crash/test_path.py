@@ -170,7 +170,7 @@ def test_a_script_that_truncates_at_open_hides_the_record_and_not_the_holder(tmp
         assert holder.alive == "alive"
         lease.check()
         assert Lock(path).holder().token == lease.token
-    assert script.wait(10) == 0
+    assert script.wait(60) == 0
     assert next_token(path) > lease.token
 
 

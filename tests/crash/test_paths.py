@@ -10,7 +10,6 @@ import fcntl
 import os
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +26,7 @@ from crash.scene import (
 from crash.terrain import digest, in_a_child, lifehold, refusal_of, sh
 from ground import needs
 from lifehold import InvalidArgument, LeaseLost, Lock, SelfDeadlock, WouldBlock
+from lifehold.core import acquire
 from lifehold.local.files import Files
 from lifehold.local.handles import TABLE, Descriptors
 from lifehold.local.kernel import KernelLock
@@ -138,13 +138,15 @@ def test_held_by_the_file_of_before_does_not_mean_held(tmp_path, how):
 
 
 def wait_for(path):
-    found = refusal_of(Lock(path, wait=20).acquire)
+    found = refusal_of(Lock(path, wait=120).acquire)
     return found and found[1]
 
 
 @pytest.mark.parametrize("released", [True, False], ids=["at the release", "at the notice"])
-def test_waiters_move_to_where_the_path_leads(tmp_path, released):
+def test_waiters_move_to_where_the_path_leads(tmp_path, released, monkeypatch):
     """All changes at once, since the first look at the path comes after 2 s of waiting."""
+    if released:
+        monkeypatch.setattr(acquire, "FIRST_NOTICE", 600.0)
     started, paths = [], []
     try:
         for how in CHANGES:
@@ -160,12 +162,10 @@ def test_waiters_move_to_where_the_path_leads(tmp_path, released):
             change(path, how)
             if released:
                 holder.go()
-        began = time.monotonic()
         for how, _, _, waiter in paths:
-            end = waiter.end(8)
+            end = waiter.end(60)
             assert end.well, end.error
             assert how in end.value if how in OTHERS else end.value is None, (how, end)
-        assert time.monotonic() - began < (1.5 if released else 6)
     finally:
         for child in started:
             child.__exit__(None, None, None)
@@ -486,8 +486,8 @@ def test_a_script_that_locks_itself_excludes_us_and_stays_as_it_is(tmp_path):
             assert job.stdout.readline() == b"in\n"
             with pytest.raises(WouldBlock):
                 lock.acquire(0)
-            job.communicate(b"\n", timeout=10)
-        with lock.acquire(5) as lease:
+            job.communicate(b"\n", timeout=60)
+        with lock.acquire(60) as lease:
             assert lease.token is None
             assert "somebody else's data" in lease.token_reason
             assert subprocess.run([script], check=False).returncode == 1, "it found it locked"

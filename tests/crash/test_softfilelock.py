@@ -79,7 +79,7 @@ def test_ours_waits_for_it_and_takes_over_from_a_dead_one_at_once(tmp_path, kind
         Lock(path, kind=kind).acquire(0)
     assert caught.value.holder.owner.pid == holds.pid
     holds.communicate("")
-    Lock(path, kind=kind).acquire(5).release()
+    Lock(path, kind=kind).acquire(60).release()
     assert not os.path.lexists(path)
     holds = peer(path, 0)
     assert holds.stdout.readline() == "in\n"

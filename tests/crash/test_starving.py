@@ -128,7 +128,7 @@ def test_a_killed_reader_or_writer_is_in_nobodys_way(tmp_path, crowd, kind, writ
     assert not came
     killed = time.monotonic()
     end(pid)
-    waiter.join(20)
+    waiter.join(60)
     assert came[0] - killed < 1.5  # by an event: no look of its own comes so early
 
 
@@ -152,7 +152,7 @@ def test_a_waiting_writer_that_is_killed_lets_readers_in(tmp_path, crowd):
                 )
             )
             reader.start()
-            reader.join(20)
+            reader.join(60)
             assert other == [None]
 
 
@@ -184,11 +184,11 @@ def test_a_stopped_or_killed_first_waiter_does_not_stop_the_others_for_ever(tmp_
     time.sleep(0.3)
     end(pid)
     came = []
-    waiter = threading.Thread(target=lambda: came.append(Semaphore(path, 1).acquire(20).release()))
+    waiter = threading.Thread(target=lambda: came.append(Semaphore(path, 1).acquire(120).release()))
     waiter.start()
     time.sleep(0.1)
     lease.release()
-    waiter.join(20)
+    waiter.join(60)
     assert came == [None]
 
 

@@ -73,7 +73,7 @@ def run(folder, path, state, wait, *inject):
          *(f"--inject={each}" for each in inject),
          sys.executable, "-S", "-c", VICTIM, path, state, json.dumps(wait)],
         env={"PYTHONPATH": os.pathsep.join(p for p in sys.path if p), "PATH": os.environ["PATH"]},
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     return said, trace.read_text().splitlines()
 

@@ -65,7 +65,7 @@ def test_a_second_user_waits_is_told_who_holds_it_and_gets_in():
             lock = Lock(path, shared=True)
             told = refusal_of(lock.acquire, 0.05)
             point("told", told)
-            with lock.acquire(20) as lease:
+            with lock.acquire(60) as lease:
                 return lease.token
 
         with Child(lambda: hold(path, shared=True, label="of root")) as holder:

@@ -35,7 +35,7 @@ def path(tmp_path, monkeypatch):
     TABLE.close_idle()
 
 
-def wait(path, way, seconds=20):
+def wait(path, way, seconds=60):
     """What a wait comes to: its token, or the kind and the words of its error."""
     if way == "helper":
         from lifehold.runtime import flock_wait
@@ -282,10 +282,10 @@ try:
     lease = Lock(path).acquire()
     assert lease.fileno() == 0
     threading.Timer(0.05, lease.release).start()
-    Lock(path, fair=True).acquire(10).release()
+    Lock(path, fair=True).acquire(60).release()
     async def main():
         held = await AsyncLock(path).acquire()
-        waiter = asyncio.ensure_future(AsyncLock(path, fair=True).acquire(10))
+        waiter = asyncio.ensure_future(AsyncLock(path, fair=True).acquire(60))
         await asyncio.sleep(0.05)
         await held.release()
         await (await waiter).release()
@@ -300,5 +300,5 @@ except BaseException as error:
 
 def test_a_process_whose_standard_streams_are_closed_waits_and_is_served(path, tmp_path):
     told = tmp_path / "told"
-    done = subprocess.run([sys.executable, "-c", STORY, path, str(told)], timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", STORY, path, str(told)], timeout=150, check=False)
     assert done.returncode == 42, told.read_text()

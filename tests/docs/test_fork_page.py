@@ -46,7 +46,7 @@ def test_the_order_of_the_page_is_that_of_a_program_that_imports_all(forgotten):
     names = [name for name in names if not name.endswith("__main__")]
     done = subprocess.run(
         [sys.executable, "-c", IMPORT_ALL, json.dumps(names)],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=150,
     )  # fmt: skip
     called = [tuple(each) for each in json.loads(done.stdout)]
     told = [(hook.module, hook.call) for hook in forgotten.in_order() if hook.decorates]

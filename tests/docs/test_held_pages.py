@@ -56,7 +56,7 @@ def test_a_page_catches_the_refusal_of_a_held_lock(page, text, paths, tmp_path):
     try:
         done = subprocess.run(
             [sys.executable, "-c", text],
-            cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+            cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False,
         )  # fmt: skip
     finally:
         for lease in leases:

@@ -29,7 +29,7 @@ def run(tmp_path):
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=50,
+            timeout=200,
             check=False,
         )
 

@@ -38,7 +38,7 @@ class Actor:
         """Import what a try, a wait and a refusal import: none of that is the lock's time."""
         path = f"{self.yard}/warm-{self.name}"
         lock = made(self.make, path, self.name)
-        lease = lock.acquire(5)
+        lease = lock.acquire(60)
         if not self.make.startswith(("broken.", "shapes.reader")):
             told(refusal(made(self.make, path, self.name)))
         lease.release()

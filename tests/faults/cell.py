@@ -21,7 +21,7 @@ from soak import canary
 
 ALL: dict[str, Fault] = {}
 SLOW = "recovered only after"
-WEDGED = 4.0  # seconds beyond what is promised after which nobody will ever get it
+WEDGED = 12.0  # seconds beyond what is promised after which nobody will ever get it
 BUSY = 0.15  # seconds by which a machine may be late three times in a row, for each task per CPU
 
 
@@ -212,7 +212,7 @@ class Scene:
         if "released" not in answer:
             self.cell.complaints.append(f"a release met {answer['error']}: {answer['text']}")
 
-    def is_free(self, bound=5.0):
+    def is_free(self, bound=30.0):
         """A fresh process gets it and lets go."""
         party = self.ready()
         answer = party.ask("acquire", str(bound))

@@ -150,7 +150,7 @@ class Limited:
         (self.group / "cgroup.procs").write_text(str(self.pid))
 
     def __exit__(self, *_):
-        until = time.monotonic() + 5
+        until = time.monotonic() + 60
         while True:
             try:
                 return self.group.rmdir()

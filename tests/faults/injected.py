@@ -44,7 +44,7 @@ def prepare(scene, state, following):
 
 
 def hold(make, path):
-    lease = made(make, path).acquire(5)
+    lease = made(make, path).acquire(60)
     point("held", lease.token)
 
 
@@ -59,16 +59,16 @@ def traced(scene, *words):
 def one_grant(victim):
     """Let it have its grant, judged by us; what it says at the end. Raises Gone when it dies."""
     judge = canary.Canary(victim.yard, victim.name)
-    token = victim.ask("go", within=15)["got"]
+    token = victim.ask("go", within=60)["got"]
     if token is not None:
         inside = judge.enter(token)
         write(victim.yard, token, victim.name)
         try:
-            victim.ask("go", within=15)
+            victim.ask("go", within=60)
         finally:
             if inside:
                 judge.leave()
-    return victim.ask("go", within=15)
+    return victim.ask("go", within=60)
 
 
 def calls_of(scene, state, following):

@@ -175,7 +175,7 @@ def tried():
         command = [sys.executable, __file__, str(store), str(mount)]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         try:
-            until = time.monotonic() + 10
+            until = time.monotonic() + 60
             while not mount.is_mount():
                 if server.poll() is not None:
                     raise OSError(server.stderr.read().strip().splitlines()[-1])

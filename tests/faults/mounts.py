@@ -80,7 +80,7 @@ def lying(scene, *options):
                 [sys.executable, SERVER, store, folder, *options],
                 env=os.environ | {"PYTHONPATH": str(library)}, stderr=subprocess.PIPE,
             ))  # fmt: skip
-        until = time.monotonic() + 20
+        until = time.monotonic() + 60
         while not all(map(os.path.ismount, folders)):
             assert time.monotonic() < until, "the FUSE mounts do not come up"
             assert all(server.poll() is None for server in servers), servers[0].stderr.read()

@@ -16,7 +16,7 @@ sys.path[:0] = [sys.argv[1], os.path.dirname(os.path.abspath(__file__))]
 from making import made  # noqa: E402
 
 NUMBER = 400
-PATIENCE = 15.0
+PATIENCE = 60.0
 
 
 def forked(number, work):
@@ -42,11 +42,11 @@ def start(pid):
 def main():
     path, make = sys.argv[4:6]
     lock = made(make, path)
-    lock.acquire(5).release()
+    lock.acquire(60).release()
     read, write = os.pipe()
 
     def hold():
-        lease = lock.acquire(5)
+        lease = lock.acquire(60)
         os.write(write, f"{lease.token:20d}".encode())
         time.sleep(60)
 

@@ -26,6 +26,7 @@ from lifehold.testing.simulate.people import SimulatedHolder
 from lifehold.testing.simulate.run import ORDER, RISEN, STUCK
 from lifehold.testing.simulate.shapes import MUTEX, PERMITS
 from lifehold.testing.simulate.wire import NodeSite
+from simulate.redlock import FromTheLastParty, Servers
 
 
 @value
@@ -445,6 +446,12 @@ HANDED = (
 
 BUSY = Scenario(ttl=10.0, nodes=4, hours=0.1, think=2.0, hold=2.0)
 
+REDLOCK = Mutant(
+    Subject("Redlock that does not subtract its time", FromTheLastParty, vault=Servers),
+    (MUTEX,),
+    replace(BUSY, hold=8.0, spike=0.1, spike_length=6.0, timeout=7.0, cut=20.0, cut_every=60.0),
+)
+
 MUTANTS = (
     Mutant(
         Subject("lock_expiry < :now by clients' clocks", vault=ClientsClock),
@@ -501,6 +508,7 @@ MUTANTS = (
         (MUTEX,),
         replace(BUSY, hours=0.3, hold=4.0, loss=0.2, twice=0.4, timeout=0.5),
     ),
+    REDLOCK,
     *SHAPED,
     *HANDED,
 )

@@ -18,6 +18,7 @@ from lifehold.testing.simulate.run import ALWAYS_WRONG, GUARDED, ORDER, RISEN
 from lifehold.testing.simulate.shapes import MUTEX, PERMITS, SHAPES
 from lifehold.testing.simulate.world import ProcessGone, SimulatedWorld
 from simulate.mutants import MUTANTS
+from simulate.redlock import OfMostParty
 
 SRC = Path(__file__).parents[2] / "src"
 NEVER_SEEN = {*ALWAYS_WRONG, *GUARDED}
@@ -128,6 +129,16 @@ def test_a_known_bad_rule_is_found_and_the_shipped_one_is_clean_in_the_same_seed
     for seed in range(1, found.seed + 1):
         shipped = simulate(mutant.plan, seed, SHIPPED)
         assert not NEVER_SEEN & set(shipped.counts) - (FORGOTTEN if mutant.fails_over else set())
+
+
+def test_redlock_that_subtracts_its_time_is_clean_where_the_other_is_not():
+    mutant = next(each for each in MUTANTS if "Redlock" in each.subject.name)
+    least = mutant.first().seed
+    good = replace(mutant.subject, name="Redlock", party=OfMostParty)
+    for seed in range(1, least + 6):
+        outcome = simulate(mutant.plan, seed, good)
+        assert outcome.grants > 10
+        assert not NEVER_SEEN & set(outcome.counts)
 
 
 def test_the_faults_of_a_run_can_be_played_again_and_made_fewer():

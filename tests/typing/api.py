@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine
 from pathlib import Path
+from types import EllipsisType
 from typing import Any, assert_type
 
 import lifehold
@@ -38,11 +39,13 @@ from lifehold.core.ports import Mechanism, Runtime
 from lifehold.fence import Fenced, FencedFile, FencedObject, MemoryObjects, RowFence, hooks
 from lifehold.runtime.blocking import BLOCKING
 from lifehold.runtime.eventloop import EVENT_LOOP
-from lifehold.shapes import ReadWriteLease
+from lifehold.several import LeaseGroup
+from lifehold.shapes import ReadWriteLease, SlotLease
 from lifehold.stores import FileStore, LeaseStore
 from lifehold.testing.clock import VirtualRuntime
 from lifehold.testing.conformance import Case, Result, Subject, cases, check
 from lifehold.testing.memory import MemoryLock, Shelf
+from lifehold.typing import AnyLease, ClearOutcome, LockAnswer
 
 assert_type(Lock("x"), Lock)
 assert_type(Lock("x", singleton=True), Lock)
@@ -70,6 +73,81 @@ assert_type(lock.acquire(0), Lease)
 assert_type(lock.acquire(None, cancel=Cancel()), Lease)
 with lock.acquire(wait=1.5) as lease:
     assert_type(lease, Lease)
+assert_type(lock.try_acquire(), Lease | None)
+with lock.attempt() as tried:
+    assert_type(tried, Lease | None)
+lock.acquire(timeout=3)  # type: ignore[call-arg]
+Lock("a.lock", timeout=3)  # type: ignore[call-arg]
+Lock("a.lock", notify=False)
+Lock("a.lock", notify=5.0)
+assert_type(Semaphore("a.lock", 2).try_acquire(), SlotLease | None)
+assert_type(ReadWriteLock("a.lock").try_acquire_write(), ReadWriteLease | None)
+assert_type(lock_all(["a.lock"]).try_acquire(), LeaseGroup | None)
+with ReadWriteLock("a.lock").attempt_read() as tried_read:
+    assert_type(tried_read, ReadWriteLease | None)
+
+
+@ReadWriteLock("a.lock").reading()
+def under_reading(value: int) -> str:
+    return str(value)
+
+
+@lock_all(["a.lock"])
+def under_all(value: int) -> str:
+    return str(value)
+
+
+assert_type(under_reading(5), str)
+assert_type(under_all(5), str)
+under_reading("5")  # type: ignore[arg-type]
+
+
+@Lock.per("user-{value}.lock", wait=5)
+def under_per(value: int) -> str:
+    return str(value)
+
+
+@connect("memory:///a").per("user-{value}")
+def under_store_per(value: int) -> str:
+    return str(value)
+
+
+@AsyncLock.per("user-{value}.lock")
+async def under_async_per(value: int) -> str:
+    return str(value)
+
+
+assert_type(under_per(5), str)
+assert_type(under_store_per(5), str)
+under_per("5")  # type: ignore[arg-type]
+
+
+with lifehold.locked_file("data.json", "r+", wait=5) as data:
+    data.write("x")
+
+
+assert_type(lifehold.look("a.lock"), LockAnswer)
+assert_type(lifehold.clear("a.lock", dry_run=True), ClearOutcome)
+
+
+def of_any(lease: AnyLease) -> int | None:
+    return lease.token
+
+
+class Overriding(Lock):
+    def acquire(
+        self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
+    ) -> Lease:
+        return super().acquire(wait, cancel=cancel)
+
+
+async def try_async() -> None:
+    assert_type(await AsyncLock("a.lock").try_acquire(), AsyncLease | None)
+    async with AsyncLock("a.lock").attempt() as lease:
+        assert_type(lease, AsyncLease | None)
+    assert_type(await AsyncReadWriteLock("a.lock").try_acquire_read(), AsyncReadWriteLease | None)
+
+
 assert_type(lock.lease, Lease | None)
 assert_type(lock.holder(), Holder | None)
 assert_type(lock.locked(), bool)

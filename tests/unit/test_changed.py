@@ -27,7 +27,7 @@ FACES = {
 
 
 def soon():
-    return clock.now() + 20.0
+    return clock.now() + 120.0
 
 
 @pytest.fixture(params=FACES)
@@ -70,7 +70,7 @@ def test_the_first_call_arms_and_returns_at_once_and_the_next_sleeps_until_a_cha
 
     run(wait())
     assert there(path)
-    assert clock.now() - started < 10
+    assert clock.now() - started < 60
     assert ask.place is None
 
 
@@ -86,7 +86,7 @@ def test_a_change_between_two_calls_is_told_by_the_second(face, path):
 
     started = clock.now()
     run(wait())
-    assert clock.now() - started < 10
+    assert clock.now() - started < 60
 
 
 def test_it_ends_at_its_instant_and_not_before(face, path):
@@ -139,7 +139,7 @@ def test_what_is_told_before_it_is_so_is_looked_at_again(face, path):
 
     started = clock.now()
     run(wait())
-    assert clock.now() - started < 10
+    assert clock.now() - started < 60
 
 
 def test_the_end_of_the_process_is_a_change(face, path):
@@ -158,7 +158,7 @@ def test_the_end_of_the_process_is_a_change(face, path):
     run(wait())
     child.stdin.close()
     child.wait()
-    assert clock.now() - started < 10
+    assert clock.now() - started < 60
 
 
 def test_another_path_arms_anew(face, path):
@@ -176,7 +176,7 @@ def test_another_path_arms_anew(face, path):
 
     started = clock.now()
     run(wait())
-    assert clock.now() - started < 10
+    assert clock.now() - started < 60
 
 
 def test_cancel_ends_it(path):
@@ -188,7 +188,7 @@ def test_cancel_ends_it(path):
     while not ask.cancelled:
         finish(BLOCKING.changed(ask, path, soon()))
     ask.leave()
-    assert clock.now() - started < 10
+    assert clock.now() - started < 60
 
 
 def test_a_cancelled_task_leaves(path):

@@ -75,12 +75,15 @@ def test_the_bell_of_a_signal_ends_a_wait_and_is_no_change(ear, monkeypatch):
 
 
 def test_nothing_stays_open(tmp_path):
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    ear = changes.Changes()
-    ear.follow([str(tmp_path)])
-    ear.close()
-    kept = watch_thread.near.fds()
-    assert len(list(Path("/proc/self/fd").iterdir())) <= before + len(list(kept))
+    grown = []
+    for _ in range(5):  # others of this process may open something too; a leak does each time
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        ear = changes.Changes()
+        ear.follow([str(tmp_path)])
+        ear.close()
+        kept = len(list(watch_thread.near.fds()))
+        grown.append(len(list(Path("/proc/self/fd").iterdir())) > before + kept)
+    assert not all(grown)
 
 
 def test_looking_takes_a_twentieth_and_a_fifth_where_changes_never_end(monkeypatch):

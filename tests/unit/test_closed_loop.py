@@ -116,7 +116,7 @@ all_kinds = pytest.mark.parametrize("kind", KINDS)
 kept = pytest.mark.parametrize("keeps", [True, False], ids=["kept", "dropped"])
 
 
-def soon(what, seconds=20.0):
+def soon(what, seconds=60.0):
     end = time.monotonic() + seconds
     while not what():
         if time.monotonic() > end:
@@ -188,8 +188,8 @@ def test_a_closed_loop_leaves_no_place_in_line(tmp_path, kind, keeps, woken):
         held.release()
     for _ in range(2):
         began = time.monotonic()
-        again(5).release()
-        assert time.monotonic() - began < 1 or os.getloadavg()[0] > 4
+        again(60).release()
+        assert time.monotonic() - began < 12  # a place in line dies after 15 s
     if keeps:
         assert not task.done()
     assert soon(lambda: threads() <= before[0]), (threads(), before[0])
@@ -213,7 +213,7 @@ def test_a_child_that_closes_its_copy_of_the_loop_takes_no_place_from_its_parent
     held.release()
 
     async def end():
-        await (await asyncio.wait_for(task, 20)).release()
+        await (await asyncio.wait_for(task, 60)).release()
 
     loop.run_until_complete(end())
     loop.close()
@@ -262,8 +262,8 @@ def test_the_wait_is_found_however_the_program_awaits_it(tmp_path, way):
     task = waiting(loop, lambda: way(AsyncLock(path)))
     loop.close()
     held.release()
-    Lock(path).acquire(5).release()
-    Lock(path).acquire(5).release()
+    Lock(path).acquire(60).release()
+    Lock(path).acquire(60).release()
     assert not task.done()
 
 
@@ -282,13 +282,13 @@ def test_the_programs_own_frames_are_left_to_the_garbage_collector(tmp_path):
     task = waiting(loop, work)
     loop.close()
     held.release()
-    Lock(inner).acquire(5).release()
+    Lock(inner).acquire(60).release()
     assert not ended  # the task is kept, and with it what it holds
     assert Lock(outer).locked()
     del task
     gc.collect()
     assert ended == [1]
-    Lock(outer).acquire(5).release()
+    Lock(outer).acquire(60).release()
 
 
 def test_a_call_in_a_thread_is_undone_when_its_loop_is_closed():
@@ -342,5 +342,5 @@ def test_a_loop_that_does_not_tell_of_its_end_is_seen_by_the_next_ring(tmp_path)
     loop.close()
     held.release()
     for _ in range(2):
-        Lock(tmp_path / "a").acquire(5).release()
+        Lock(tmp_path / "a").acquire(60).release()
     assert not task.done()

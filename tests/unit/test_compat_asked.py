@@ -111,14 +111,14 @@ def test_a_constructor_that_is_asked_holds_up_no_other(path, monkeypatch):
     def slow(function, **options):
         if threading.current_thread() is worker:
             asked.set()
-            go.wait(30)
+            go.wait(90)
         return real(function, **options)
 
     worker = threading.Thread(target=One, args=(path,))
     monkeypatch.setattr(inspect, "signature", slow)
     worker.start()
     try:
-        assert asked.wait(30)
+        assert asked.wait(90)
         assert not Other(path).is_locked
     finally:
         go.set()

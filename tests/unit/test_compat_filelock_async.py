@@ -64,7 +64,7 @@ def test_a_waiter_is_woken_by_the_release(path):
         await lock.acquire()
         waiter = await held_up(path)
         await lock.release()
-        proxy = await asyncio.wait_for(waiter, 5)
+        proxy = await asyncio.wait_for(waiter, 60)
         assert proxy.lock.is_locked
         await proxy.lock.release()
         assert free(path)
@@ -113,7 +113,7 @@ def test_two_tasks_of_one_object_share_the_hold(path):
         tasks = [asyncio.create_task(lock.acquire()) for _ in range(3)]
         await asyncio.sleep(0.05)
         other.release()
-        await asyncio.wait_for(asyncio.gather(*tasks), 5)
+        await asyncio.wait_for(asyncio.gather(*tasks), 60)
         assert lock.lock_counter == 3
         for _ in tasks:
             await lock.release()
@@ -128,7 +128,7 @@ def test_a_wait_for_what_this_task_holds_is_an_error_and_for_another_task_is_not
             with pytest.raises(RuntimeError, match="Deadlock"):
                 await AsyncFileLock(path).acquire()
             waiter = await held_up(path)
-        await (await asyncio.wait_for(waiter, 5)).lock.release()
+        await (await asyncio.wait_for(waiter, 60)).lock.release()
 
     asyncio.run(main())
 

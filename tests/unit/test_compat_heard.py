@@ -101,6 +101,6 @@ def test_those_who_ask_for_a_strict_lock_often_do_not_meet_at_every_try(path, mo
     monkeypatch.setattr(secrets, "randbelow", draw)
     with StrictSoftFileLock(path), pytest.raises(Timeout):
         StrictSoftFileLock(path).acquire(
-            timeout=60, poll_interval=0.002, cancel_check=lambda: len(windows) >= 6
+            timeout=150, poll_interval=0.002, cancel_check=lambda: len(windows) >= 6
         )
     assert windows == [4001, 8001, 16001, 32001, 50001, 50001]

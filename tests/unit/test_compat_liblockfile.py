@@ -273,7 +273,7 @@ def test_a_mailbox_is_locked_once_for_the_thread_and_no_second_one(monkeypatch, 
     seen = []
     other = threading.Thread(target=lambda: seen.append(lib.maillock("ana", 0)))
     other.start()
-    other.join(30)
+    other.join(90)
     assert seen == [lib.L_MAXTRYS]
     lib.mailunlock()
     lib.mailunlock()
@@ -293,7 +293,7 @@ def test_the_mailbox_of_a_thread_that_has_ended_is_not_the_next_ones(monkeypatch
     for _ in range(100):
         thread = threading.Thread(target=lock)
         thread.start()
-        thread.join(30)
+        thread.join(90)
     assert seen == [0, lib.L_MAXTRYS]
     lib.mailunlock()
     assert os.listdir(tmp_path) == []

@@ -66,7 +66,7 @@ def test_two_threads_never_have_it_both(folder):
 
     thread = threading.Thread(target=other)
     thread.start()
-    thread.join(30)
+    thread.join(90)
     assert seen == [(False, False), True]
     assert lockfolder.have_lock(folder)
     assert lockfolder.lock(folder)  # the same thread has it already
@@ -77,7 +77,7 @@ def test_a_thread_that_ended_takes_its_lock_along_into_nobodys_hands(folder):
     for _ in range(3):
         thread = threading.Thread(target=lambda: seen.append(lockfolder.lock(folder)))
         thread.start()
-        thread.join(30)  # its number is given to the next one
+        thread.join(90)  # its number is given to the next one
     assert seen == [True, False, False]
     for key in list(lockfolder._held):
         lockfolder._held.pop(key).release()
@@ -176,5 +176,5 @@ def test_the_original_and_ours_exclude_each_other(folder):
         assert not lockfolder.lock(folder)
         assert lockfolder.in_use(folder)
         peer.kill()
-        peer.wait(timeout=30)
+        peer.wait(timeout=90)
         assert lockfolder.lock(folder)

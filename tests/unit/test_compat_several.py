@@ -287,7 +287,7 @@ def test_a_waiter_whose_folder_was_renamed_does_not_lock_in_a_new_one(tmp_path, 
     with kind(here / "a.lock") as holder, ThreadPoolExecutor(1) as one:
         waiter = kind(here / "a.lock", timeout=30, poll_interval=poll)
         waiting = one.submit(waiter.acquire, cancel_check=ask)
-        assert asked.wait(30)
+        assert asked.wait(90)
         here.rename(there)
         with pytest.raises(FileNotFoundError):
             waiting.result(30)

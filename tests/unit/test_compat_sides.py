@@ -67,7 +67,7 @@ def test_a_waiter_is_let_in_when_the_holder_leaves(pair):
     waiter = threading.Thread(target=wait)
     waiter.start()
     one.release()
-    assert got.wait(30)
+    assert got.wait(90)
     waiter.join()
 
 
@@ -164,7 +164,7 @@ def test_who_was_put_out_is_told_and_may_not_go_on(path):
     lock.acquire_write()
     for name in os.listdir(f"{path}.rw/holders"):
         os.unlink(f"{path}.rw/holders/{name}")
-    assert told.wait(30)
+    assert told.wait(90)
     assert lock.compromise.reason == "evicted"
     with pytest.raises(RuntimeError, match="lost"):
         lock.acquire_write()

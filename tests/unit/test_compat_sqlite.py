@@ -117,7 +117,7 @@ def test_a_writer_waits_for_all_readers_and_tells_who_they_are(path, waiting):
 
 def test_who_gives_up_or_is_dropped_frees_nothing_of_this_process(path, other, waiting):
     """Closing a file drops the locks that the process has on it, whoever else has some too."""
-    assert other("lock.acquire_read(timeout=5)") == "done"
+    assert other("lock.acquire_read(timeout=60)") == "done"
     with new(path).read_lock():
         for _ in range(3):
             contender = new(path)

@@ -26,7 +26,7 @@ class Call:
 
     def __call__(self):
         self.begun.set()
-        self.let.wait(10)
+        self.let.wait(60)
         if self.error:
             raise self.error
         return "result"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from functools import partial
 
 import pytest
@@ -27,7 +26,7 @@ from lifehold.local.soft import SoftLock
 from lifehold.local.soft_readwrite import SoftReadWrite
 from lifehold.runtime import clock
 from lifehold.runtime.blocking import BLOCKING, finish
-from patience import SOON
+from patience import SOON, until
 
 
 @pytest.fixture
@@ -38,12 +37,13 @@ def far(monkeypatch):
     ground._of_folders.clear()
 
 
-def calls_of(monkeypatch, name, pause=0.0):
+def calls_of(monkeypatch, name, gate=None):
+    """The threads of its calls, which wait for the gate."""
     threads, plain = [], getattr(KernelLock, name)
 
     def watched(self, *arguments):
         threads.append(threading.get_ident())
-        time.sleep(pause)
+        assert gate is None or gate.wait(SOON)
         return plain(self, *arguments)
 
     monkeypatch.setattr(KernelLock, name, watched)
@@ -76,34 +76,40 @@ def test_a_near_lock_is_taken_by_the_loop_itself(monkeypatch, tmp_path):
 
 
 def test_a_grant_that_comes_after_the_cancellation_is_undone(far, monkeypatch, tmp_path):
-    calls_of(monkeypatch, "attempt", pause=0.05)
+    gate = threading.Event()
+    tried = calls_of(monkeypatch, "attempt", gate)
     dropped = calls_of(monkeypatch, "drop")
 
     async def play():
         task = asyncio.create_task(AsyncLock(tmp_path / "a", kind="kernel").acquire())
-        await asyncio.sleep(0.01)
+        while not tried:  # noqa: ASYNC110 - what is waited for happens in a thread
+            await asyncio.sleep(0.001)
         task.cancel()
+        gate.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(play())
-    with Lock(tmp_path / "a", kind="kernel", wait=5):
-        assert dropped
+    until(lambda: dropped)
+    Lock(tmp_path / "a", kind="kernel", wait=SOON).acquire().release()
 
 
 def test_a_cancelled_release_is_finished_all_the_same(far, monkeypatch, tmp_path):
-    calls_of(monkeypatch, "drop", pause=0.05)
+    gate = threading.Event()
+    dropped = calls_of(monkeypatch, "drop", gate)
 
     async def play():
         lease = await AsyncLock(tmp_path / "a", kind="kernel").acquire()
         task = asyncio.create_task(lease.release())
-        await asyncio.sleep(0.01)
+        while not dropped:  # noqa: ASYNC110 - what is waited for happens in a thread
+            await asyncio.sleep(0.001)
         task.cancel()
+        gate.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(play())
-    Lock(tmp_path / "a", kind="kernel", wait=0).acquire().release()
+    Lock(tmp_path / "a", kind="kernel", wait=SOON).acquire().release()
 
 
 def test_the_mount_that_covers_a_path_is_found_by_its_name_alone(tmp_path):
@@ -255,7 +261,7 @@ def silent(far, monkeypatch):
 
 
 def in_a_loop(path, play):
-    """Play a lease of 1 s, or longer, beside a task that counts its turns."""
+    """Play a lease of 4 s, or longer, beside a task that counts its turns."""
 
     async def main():
         turns = []
@@ -266,7 +272,7 @@ def in_a_loop(path, play):
                 await asyncio.sleep(0.01)
 
         counting = asyncio.create_task(turn())
-        lease = await AsyncLock(path, kind="soft", ttl=1).acquire(0)
+        lease = await AsyncLock(path, kind="soft", ttl=4).acquire(0)
         try:
             await play(lease, turns)
         finally:

@@ -259,21 +259,21 @@ def test_a_newer_request_waits_until_the_older_one_inside_has_ended_wsgi():
         token = environ["lifehold.token"]
         if token == 5:
             inside.set()
-            go_on.wait(30)
+            go_on.wait(90)
         log.append(token)
         yield b"done"
 
     ask = Client("wsgi", app)
     threads = [threading.Thread(target=ask, args=("PUT", token)) for token in (5, 6)]
     threads[0].start()
-    assert inside.wait(30)
+    assert inside.wait(90)
     threads[1].start()
     while not ask.app._door.passage._rings:
         pass
     assert ask(token=5)[0] == 412
     go_on.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(90)
     assert log == [5, 6]
     assert not ask.app._door.passage._inside
 
@@ -411,7 +411,7 @@ def served():
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
-        thread.join(30)
+        thread.join(90)
 
 
 @needs("package:requests")

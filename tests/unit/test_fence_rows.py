@@ -135,7 +135,7 @@ def test_a_successor_waits_for_an_admitted_transaction_to_end(connect):
     thread.join(0.2)
     assert seen == []
     late.commit()
-    thread.join(30)
+    thread.join(90)
     assert seen == [1]
 
 

@@ -22,7 +22,7 @@ def test_a_child_has_a_greater_generation_and_an_open_gate():
     def child():
         assert fork.generation == before + 1
         opened = []
-        thread = threading.Thread(target=lambda: opened.append(fork.gate.acquire(timeout=5)))
+        thread = threading.Thread(target=lambda: opened.append(fork.gate.acquire(timeout=60)))
         thread.start()
         thread.join()
         assert opened == [True]
@@ -37,12 +37,12 @@ def test_no_fork_happens_while_another_thread_is_in_the_gate():
     def inside():
         with fork.gate:
             entered.set()
-            leave.wait(10)
+            leave.wait(60)
             forked.append("left")
 
     thread = threading.Thread(target=inside)
     thread.start()
-    entered.wait(10)
+    entered.wait(60)
     threading.Timer(0.03, leave.set).start()
     in_child(lambda: None)
     assert forked == ["left"]
@@ -64,7 +64,7 @@ def test_a_callback_that_finds_a_closed_descriptor_does_not_stop_the_others(monk
 
     def child():
         assert called == [1]
-        assert fork.gate.acquire(timeout=5)
+        assert fork.gate.acquire(timeout=60)
 
     in_child(child)
 
@@ -107,7 +107,7 @@ def test_a_module_that_could_not_be_loaded_is_tried_again(monkeypatch, tmp_path)
 
 def test_a_lazy_import_waits_for_the_thread_that_is_importing(tmp_path, monkeypatch):
     (tmp_path / "slow_to_import.py").write_text(
-        "import slow_gate\nslow_gate.entered.set()\nslow_gate.leave.wait(10)\nready = True\n"
+        "import slow_gate\nslow_gate.entered.set()\nslow_gate.leave.wait(60)\nready = True\n"
     )
     gate = type(sys)("slow_gate")
     gate.entered, gate.leave = threading.Event(), threading.Event()
@@ -115,7 +115,7 @@ def test_a_lazy_import_waits_for_the_thread_that_is_importing(tmp_path, monkeypa
     monkeypatch.syspath_prepend(str(tmp_path))
     thread = threading.Thread(target=__import__, args=("slow_to_import",))
     thread.start()
-    gate.entered.wait(10)
+    gate.entered.wait(60)
     threading.Timer(0.03, gate.leave.set).start()
     try:
         assert fork.lazily("slow_to_import").ready
@@ -154,9 +154,9 @@ def test_the_heartbeat_of_a_child_is_its_own():
         assert not heartbeat._diary.entries
         own = threading.Event()
         heartbeat.at(heartbeat.clock.now(), own.set)
-        assert own.wait(10)
+        assert own.wait(60)
         assert not fired.wait(0.1)
 
     in_child(child)
-    assert fired.wait(10)
+    assert fired.wait(60)
     strike()

@@ -22,7 +22,7 @@ def test_appointments_are_kept_in_the_order_of_their_instants(kept):
     heartbeat.at(start + 0.03, lambda: (kept.append("c"), done.set()))
     heartbeat.at(start + 0.01, lambda: kept.append("a"))
     heartbeat.at(start + 0.02, lambda: kept.append("b"))
-    assert done.wait(10)
+    assert done.wait(60)
     assert kept == ["a", "b", "c"]
     assert now() >= start + 0.03
 
@@ -32,14 +32,14 @@ def test_what_is_due_at_one_instant_comes_in_the_order_it_was_made(kept):
     for number in range(20):
         heartbeat.at(instant, lambda number=number: kept.append(number))
     heartbeat.at(instant, done.set)
-    assert done.wait(10)
+    assert done.wait(60)
     assert kept == list(range(20))
 
 
 def test_an_instant_in_the_past_is_kept_at_once():
     done = threading.Event()
     heartbeat.at(now() - 100, done.set)
-    assert done.wait(10)
+    assert done.wait(60)
 
 
 def test_a_struck_appointment_is_not_kept_and_may_be_struck_twice(kept):
@@ -48,7 +48,7 @@ def test_a_struck_appointment_is_not_kept_and_may_be_struck_twice(kept):
     heartbeat.at(start + 0.02, done.set)
     strike()
     strike()
-    assert done.wait(10)
+    assert done.wait(60)
     strike()
     assert kept == []
 
@@ -57,8 +57,8 @@ def test_an_earlier_appointment_is_not_kept_late():
     early, late = threading.Event(), heartbeat.at(now() + 3600, lambda: None)
     began = now()
     heartbeat.at(began + 0.01, early.set)
-    assert early.wait(10)
-    assert now() - began < 5
+    assert early.wait(60)
+    assert now() - began < 50
     late()
 
 
@@ -73,7 +73,7 @@ def test_an_appointment_may_make_the_next_one(kept):
             heartbeat.at(now() + 0.001, beat)
 
     heartbeat.at(now(), beat)
-    assert done.wait(10)
+    assert done.wait(60)
 
 
 def test_the_thread_ends_with_the_last_appointment(monkeypatch):
@@ -82,14 +82,14 @@ def test_the_thread_ends_with_the_last_appointment(monkeypatch):
     strikes = [heartbeat.at(now() + 60 + number, lambda: None) for number in range(5)]
     for strike in strikes:
         strike()
-    for _ in range(2000):
+    for _ in range(15_000):
         if not heartbeat._diary.running and footprint()[0] <= before:
             break
         threading.Event().wait(0.002)
     assert not heartbeat._diary.running
     done = threading.Event()
     heartbeat.at(now(), done.set)
-    assert done.wait(10)
+    assert done.wait(60)
 
 
 def test_many_threads_share_one_heartbeat():
@@ -107,7 +107,7 @@ def test_many_threads_share_one_heartbeat():
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(make, range(4)))
-    assert done.wait(20)
+    assert done.wait(60)
 
 
 def test_an_appointment_that_raises_does_not_end_the_others(monkeypatch):
@@ -116,5 +116,5 @@ def test_an_appointment_that_raises_does_not_end_the_others(monkeypatch):
     monkeypatch.setattr("threading.excepthook", lambda args: reported.append(args.exc_value))
     heartbeat.at(now() + 0.01, lambda: 1 / 0)
     heartbeat.at(now() + 0.02, done.set)
-    assert done.wait(3)
+    assert done.wait(60)
     assert [type(error) for error in reported] == [ZeroDivisionError]

@@ -126,9 +126,11 @@ def classes() -> list[tuple[str, ast.ClassDef]]:
     ]  # fmt: skip
 
 
-# Bases of one class that are used for themselves, but not in the package: a face of filelock's
+# Bases of one class that are used for themselves, but not in the package: a face of another library
 # is used by its users, and its own classes are related so; a model of the explorer's by its claims.
 OF_USERS = {
+    "BoundedSemaphore",
+    "SimpleLockFile",
     "MarkerSoftFileLock",
     "SoftFileLease",
     "StrictSoftFileLock",
@@ -267,7 +269,7 @@ ANY = 20.0
 
 def test_what_no_type_checker_knows_never_grows():
     """The counter: every `Any` as a name in the syntax tree, by the physical lines of the files."""
-    files = [p for p in (SRC / "lifehold").rglob("*.py") if "audit" not in p.parts]
+    files = [p for p in (SRC / "lifehold").rglob("*.py") if "audit" not in p.relative_to(SRC).parts]
     lines = sum(path.read_text().count("\n") for path in files)
     found = sum(
         isinstance(node, ast.Name) and node.id == "Any"

@@ -10,7 +10,6 @@ import contextvars
 import errno
 import gc
 import threading
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -34,7 +33,7 @@ from lifehold.cli.run import LockedCommand
 from lifehold.core.grant import Unknown
 from lifehold.runtime.held_here import current, holding, in_force, prune
 from lifehold.runtime.watch_table import WatchedFolder
-from lifehold.shapes import LeaseGroup
+from lifehold.several import LeaseGroup
 from patience import SOON, until
 
 
@@ -94,17 +93,17 @@ def test_leases_released_in_any_order_leave_the_right_token_in_force(tmp_path):
 
 def test_after_max_hold_waiting_for_a_successor_is_no_deadlock(path):
     lost = Lock(path, max_hold=0.01).acquire()
-    assert lost.lost.wait(5)
+    assert lost.lost.wait(60)
     got, let = threading.Event(), threading.Event()
 
     def successor():
         with Lock(path):
             got.set()
-            let.wait(10)
+            let.wait(60)
 
     thread = threading.Thread(target=successor)
     thread.start()
-    assert got.wait(10)
+    assert got.wait(60)
     threading.Timer(0.02, let.set).start()
     Lock(path).acquire(None).release()
     thread.join()
@@ -114,7 +113,7 @@ def test_after_max_hold_waiting_for_a_successor_is_no_deadlock(path):
 
 def test_the_release_of_a_lost_lease_leaves_the_successor_guarded(path):
     lost = Lock(path, max_hold=0.01).acquire()
-    assert lost.lost.wait(5)
+    assert lost.lost.wait(60)
     with Lock(path):
         with pytest.raises(LeaseLost):
             lost.release()
@@ -185,7 +184,7 @@ def test_a_wait_for_the_loss_sees_it_when_it_comes(path, tmp_path):
     lock = Lock(path)
     lease = lock.acquire()
     threading.Timer(0.03, (tmp_path / "build.lock").unlink).start()
-    assert lease.lost.wait(10)
+    assert lease.lost.wait(60)
     with pytest.raises(LeaseLost):
         lease.release()
 
@@ -198,10 +197,10 @@ def test_a_callback_that_raises_stops_neither_the_release_nor_the_other_callback
     lease = Lock(path, max_hold=0.02).acquire()
     lease.lost.add_callback(lambda: 1 / 0)
     lease.lost.add_callback(called.set)
-    second = Lock(path, max_hold=0.02).acquire(10)
-    assert called.wait(10)
+    second = Lock(path, max_hold=0.02).acquire(60)
+    assert called.wait(60)
     assert [type(error) for error in reported] == [ZeroDivisionError]
-    Lock(path).acquire(10).release()  # the heartbeat still beats for the second lease
+    Lock(path).acquire(60).release()  # the heartbeat still beats for the second lease
     for lost in (lease, second):
         with pytest.raises(LeaseLost):
             lost.release()
@@ -210,10 +209,8 @@ def test_a_callback_that_raises_stops_neither_the_release_nor_the_other_callback
 def test_a_callback_that_takes_long_does_not_keep_the_lock(path):
     let = threading.Event()
     lease = Lock(path, max_hold=0.02).acquire()
-    lease.lost.add_callback(lambda: let.wait(10))
-    began = time.monotonic()
-    Lock(path).acquire(8).release()
-    assert time.monotonic() - began < 5
+    lease.lost.add_callback(lambda: let.wait(120))
+    Lock(path).acquire(60).release()
     let.set()
     with pytest.raises(LeaseLost):
         lease.release()
@@ -235,7 +232,7 @@ def test_a_wait_for_the_loss_of_a_lease_ends_with_its_release(path):
     watcher = threading.Thread(target=lambda: answers.append(lease.lost.wait()), daemon=True)
     watcher.start()
     lease.release()
-    watcher.join(10)
+    watcher.join(60)
     assert answers == [False]
 
 

@@ -78,7 +78,7 @@ def test_a_first_notice_imports_neither_json_nor_logging(tmp_path):
     with Lock(tmp_path / "x"):
         done = subprocess.run(
             [sys.executable, "-S", "-c", program, str(tmp_path / "x")], capture_output=True,
-            text=True, timeout=60, check=True, env={"PYTHONPATH": ":".join(sys.path)},
+            text=True, timeout=150, check=True, env={"PYTHONPATH": ":".join(sys.path)},
         )  # fmt: skip
     assert "held by pid" in done.stderr
     assert done.stdout.split() == []

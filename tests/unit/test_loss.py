@@ -13,13 +13,27 @@ import warnings
 
 import pytest
 
+from bell import no_sweep
 from lifehold import AsyncLock, Lock
 from lifehold.core import events
 from lifehold.core.errors import LeaseLost
-from lifehold.runtime import watch_thread
+from lifehold.runtime import loss, watch_thread
 from lifehold.testing.stage import heard
+from patience import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch):
+    """Watches of these tests alone, and no look that comes to the loss before its event does."""
+    mine = watch_thread.WatchThread()
+    monkeypatch.setattr(watch_thread, "near", mine)
+    monkeypatch.setattr(loss, "SLOW", 600.0)
+    no_sweep(monkeypatch)
+    yield
+    mine.stop()
+    mine.give_back()
 
 
 def watched():
@@ -55,27 +69,21 @@ def test_a_callback_is_called_when_the_file_is_lost_and_nobody_asks(tmp_path, ho
         lease = Lock(path).acquire()
         lease.lost.add_callback(called.set)
         LOSSES[how](path)
-        assert called.wait(1.5), "not told by an event"
+        assert called.wait(60), "not told by an event"
         with pytest.raises(LeaseLost):
             lease.release()
     losses = [event for event in told if isinstance(event, events.Lost)]
     assert [event.nonce for event in losses] == [lease.nonce]
 
 
-def test_a_wait_ends_within_a_blink(path):
-    lease, seen = Lock(path).acquire(), []
-
-    def wait():
-        lease.lost.wait()
-        seen.append(time.monotonic())
-
-    waiter = threading.Thread(target=wait)
+def test_a_wait_ends_by_the_event_of_the_loss(path):
+    lease = Lock(path).acquire()
+    waiter = threading.Thread(target=lease.lost.wait)
     waiter.start()
-    time.sleep(0.1)
-    lost_at = time.monotonic()
+    until(watched)
     path.unlink()
-    waiter.join(10)
-    assert seen[0] - lost_at < 0.5
+    waiter.join(60)
+    assert not waiter.is_alive()
     with pytest.raises(LeaseLost):
         lease.release()
 
@@ -94,9 +102,7 @@ def test_tasks_await_the_loss(path, run):
         lease = await AsyncLock(path).acquire()
         assert not await lease.lost.wait(0.01)
         threading.Timer(0.05, path.unlink).start()
-        started = time.monotonic()
-        assert await lease.lost.wait(10)
-        assert time.monotonic() - started < 1.5
+        assert await lease.lost.wait(60)
         with pytest.raises(LeaseLost):
             await lease.release()
 
@@ -107,8 +113,8 @@ def test_a_cancelled_wait_for_the_loss_watches_no_longer(path):
     async def main():
         async with AsyncLock(path) as lease:
             task = asyncio.create_task(lease.lost.wait())
-            await asyncio.sleep(0.05)
-            assert watched()
+            while not watched():  # noqa: ASYNC110 - a thread of its own begins it
+                await asyncio.sleep(0.001)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -138,14 +144,14 @@ def test_a_lease_that_is_dropped_is_freed_though_it_is_watched(path):
 
 
 def test_a_slow_callback_holds_up_nobody_else(path, tmp_path):
-    let, called = threading.Event(), threading.Event()
+    let, called, waits = threading.Event(), threading.Event(), threading.Event()
     first, second = Lock(path).acquire(), Lock(tmp_path / "second").acquire()
-    first.lost.add_callback(lambda: let.wait(20))
+    first.lost.add_callback(lambda: (waits.set(), let.wait(120)))
     second.lost.add_callback(called.set)
     path.unlink()
-    time.sleep(0.05)
+    until(waits.is_set)
     (tmp_path / "second").unlink()
-    assert called.wait(1.5)
+    assert called.wait(60)
     let.set()
     for lease in (first, second):
         with pytest.raises(LeaseLost):
@@ -168,12 +174,12 @@ def test_a_forked_child_that_waits_for_its_parents_loss_is_told_no_at_once(path)
         lease.lost.add_callback(lambda: None)
         child = os.fork()
         if child == 0:
-            os._exit(0 if lease.lost.wait(10) is False else 1)
+            os._exit(0 if lease.lost.wait(60) is False else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         called = threading.Event()
         lease.lost.add_callback(called.set)
         path.rename(path.with_name("aside"))
-        assert called.wait(1.5), "the child has taken the parent's watch away"
+        assert called.wait(60), "the child has taken the parent's watch away"
         path.with_name("aside").rename(path)
         lease.lost.reason = None  # only so that this block can end
 
@@ -193,7 +199,7 @@ print(len(sys._current_frames()))
 def test_who_does_not_ask_pays_nothing(path):
     rooms = ["watch_thread", "watch_table", "change_wait"]
     command = [sys.executable, "-c", UNASKED, str(path), *rooms]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout == "[]\n1\n"
 
 
@@ -231,7 +237,7 @@ def look():
     done.set()
 lease.lost.add_callback(look)
 __import__("os").unlink(sys.argv[1])
-assert done.wait(10)
+assert done.wait(60)
 assert mask == [{signal.SIGUSR2}], mask
 try:
     lease.release()
@@ -242,7 +248,7 @@ except Exception as error:
 
 def test_a_callback_has_the_signal_mask_of_the_program(path):
     command = [sys.executable, "-c", MASK, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -36,7 +36,7 @@ def hasty(monkeypatch):
     monkeypatch.setattr(looks, "FRESH", 3600)
 
 
-def until(claim, within=30.0):
+def until(claim, within=60.0):
     end = clock.now() + within
     while not claim():
         assert clock.now() < end
@@ -127,7 +127,7 @@ class Looked:
     def inspect(self, *, held=False):
         self.count += 1
         self.begun.set()
-        assert self.goes_on.wait(30)
+        assert self.goes_on.wait(90)
         return SimpleNamespace(number=self.count)
 
 
@@ -135,7 +135,7 @@ def test_who_comes_while_another_looks_is_not_kept_from_its_place():
     lock = Looked()
     first = threading.Thread(target=lambda: finish(looks.shared(BLOCKING, lock)))
     first.start()
-    lock.begun.wait(30)
+    lock.begun.wait(90)
     for _ in range(20):
         assert finish(looks.shared(BLOCKING, lock)) is None
     lock.goes_on.set()
@@ -148,7 +148,7 @@ def test_a_look_that_hangs_leaves_nobody_untold(monkeypatch):
     lock = Looked()
     first = threading.Thread(target=lambda: finish(looks.shared(BLOCKING, lock)))
     first.start()
-    lock.begun.wait(30)
+    lock.begun.wait(90)
     monkeypatch.setattr(looks, "HANGS", -1.0)
     assert finish(looks.shared(BLOCKING, lock)) == (None, None)
     lock.goes_on.set()
@@ -159,7 +159,7 @@ def test_who_gives_up_takes_the_look_of_another_who_does_so():
     lock = Looked()
     first = threading.Thread(target=lambda: looks.now(lock))
     first.start()
-    lock.begun.wait(30)
+    lock.begun.wait(90)
     found = []
     others = [threading.Thread(target=lambda: found.append(looks.now(lock))) for _ in range(5)]
     for each in others:

@@ -49,7 +49,7 @@ class Job:
     def __call__(self) -> object:
         self.runs += 1
         self.begun.set()
-        assert self.go.wait(30)
+        assert self.go.wait(90)
         if self.error is not None:
             raise self.error
         return self.result
@@ -67,7 +67,7 @@ def together(name: str, job: Job, count: int, eventually, **rules) -> list[objec
 
     with ThreadPoolExecutor(count) as pool:
         first = pool.submit(call)
-        assert job.begun.wait(30)
+        assert job.begun.wait(90)
         others = [pool.submit(call) for _ in range(count - 1)]
         eventually(lambda: len(waiters_of(HOST, name)) == count - 1, "all wait")
         job.go.set()
@@ -77,7 +77,7 @@ def together(name: str, job: Job, count: int, eventually, **rules) -> list[objec
 @pytest.fixture
 def eventually():
     def wait(claim, what):
-        until = clock.now() + 30
+        until = clock.now() + 60
         while not claim():
             assert clock.now() < until, f"never: {what}"
             threading.Event().wait(0.002)

@@ -113,11 +113,11 @@ def test_a_thread_id_names_no_process():
     def work():
         ids.append(threading.get_native_id())
         ready.set()
-        done.wait(10)
+        done.wait(60)
 
     thread = threading.Thread(target=work)
     thread.start()
-    ready.wait(10)
+    ready.wait(60)
     os.kill(ids[0], 0)  # this is why kill(2) proves nothing
     assert process.look(ids[0]) == Sighting(exists=True, is_thread=True)
     done.set()

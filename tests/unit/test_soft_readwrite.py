@@ -33,7 +33,7 @@ def in_thread(call):
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert found, "the thread hangs"
     return found[0]
 
@@ -103,12 +103,12 @@ def test_a_waiting_writer_keeps_later_readers_out_and_gets_in_when_the_last_leav
     monkeypatch.setattr(SoftReadWrite, "_writes", kept)
     writer = threading.Thread(target=write)
     writer.start()
-    assert claimed.wait(30)
+    assert claimed.wait(90)
     reader = threading.Thread(target=read)
     reader.start()
     first.release()
     for thread in (writer, reader):
-        thread.join(20)
+        thread.join(60)
     assert order == ["writer", "reader"]
 
 
@@ -218,30 +218,30 @@ def test_a_removed_marker_or_claim_is_a_lost_lease(make, tmp_path):
 
 
 def test_a_lease_is_renewed_while_it_is_held(tmp_path):
-    lock = ReadWriteLock(tmp_path / "config", kind="soft", ttl=1.0, heartbeat=0.1)
+    lock = ReadWriteLock(tmp_path / "config", kind="soft", ttl=4.0, heartbeat=0.1)
     for acquire in (lock.acquire_read, lock.acquire_write):
         with acquire() as lease:
-            assert not lease.lost.wait(1.5)
+            assert not lease.lost.wait(4.2)
             assert lease.renewals > 2
             lease.check()
 
 
 def test_a_claim_is_renewed_while_its_writer_waits_for_readers(tmp_path):
-    lock = ReadWriteLock(tmp_path / "config", kind="soft", ttl=1.0)
+    lock = ReadWriteLock(tmp_path / "config", kind="soft", ttl=3.0)
     first, came = lock.acquire_read(), threading.Event()
 
     def write():
-        with ReadWriteLock(tmp_path / "config", kind="soft", ttl=1.0).writing(20):
+        with ReadWriteLock(tmp_path / "config", kind="soft", ttl=3.0).writing(120):
             came.set()
 
     writer = threading.Thread(target=write)
     writer.start()
-    assert not came.wait(2.5)  # more than two ttl
-    refused = in_thread(lambda: ReadWriteLock(lock.path, kind="soft", ttl=1.0).acquire_read(0))
+    assert not came.wait(6.5)  # more than two ttl
+    refused = in_thread(lambda: ReadWriteLock(lock.path, kind="soft", ttl=3.0).acquire_read(0))
     assert isinstance(refused, lifehold.WouldBlock)
     first.release()
-    assert came.wait(10)
-    writer.join(20)
+    assert came.wait(60)
+    writer.join(60)
 
 
 def test_reading_in_writing_and_upgrading_are_refused_at_once(make):

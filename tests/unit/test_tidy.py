@@ -291,8 +291,6 @@ def test_importing_the_package_loads_nothing_heavy():
 # Every test whose failure is looked at twice (tests/unsteady.py) -> what of it is about time. A
 # claim about exclusion, tokens, loss, leaks, hangs or crashes never stands here.
 TIMED = {
-    "tests/crash/test_handover.py::"
-    "test_hand_overs_with_random_pauses_come_within_a_second": "how soon a waiter is woken",
     "tests/stores/test_waiters.py::"
     "test_fifty_in_line_are_served_in_order_by_two_requests_each": "order and number of requests",
 }

@@ -133,3 +133,20 @@ def test_every_value_of_the_core_survives_copy_and_pickle(example):
 
 def test_every_event_is_among_the_examples():
     assert set(events.Event.__args__) <= {type(example) for example in EXAMPLES}
+
+
+@pytest.mark.parametrize("count", [1, 2, 13, 14, 15, 30])
+def test_a_constructor_has_the_fields_as_its_parameters_however_many(count):
+    names = [f"field_{number}" for number in range(count)]
+    body = {"__annotations__": dict.fromkeys(names, "int"), names[-1]: 7}
+    made = value(type("Wide", (), body))
+    assert made(*range(count - 1)) == made(**{n: at for at, n in enumerate(names[:-1])})
+    assert made(*range(count)) == tuple.__new__(made, range(count))
+    assert list(inspect.signature(made).parameters)[-count:] == names
+    with pytest.raises(TypeError, match=r"Wide\.__new__"):
+        made(*range(count + 1))
+
+
+def test_a_field_without_a_default_behind_one_that_has_one_is_refused():
+    with pytest.raises(TypeError, match="without a default"):
+        value(type("Wrong", (), {"__annotations__": {"a": "int", "b": "int"}, "a": 1}))

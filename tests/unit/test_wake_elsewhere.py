@@ -22,6 +22,7 @@ from lifehold.runtime import (
     watch_thread,
 )
 from lifehold.runtime.blocking import BLOCKING, finish
+from patience import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in needs inotify")
 VNODE, PROC = -4, -5
@@ -96,10 +97,10 @@ def quiet(bell):
 def test_kqueue_tells_of_names_that_come_and_go(kernel, tmp_path, bell):
     with watching(tmp_path / "lock", bell.ring, content=False):
         (tmp_path / "lock").write_text("")
-        assert bell.heard(1.5)
+        assert bell.heard()
         bell.heard(0.05)
         (tmp_path / "lock").unlink()
-        assert bell.heard(1.5)
+        assert bell.heard()
 
 
 def test_where_kqueue_tells_no_writes_the_file_is_looked_at(kernel, tmp_path, bell):
@@ -108,7 +109,7 @@ def test_where_kqueue_tells_no_writes_the_file_is_looked_at(kernel, tmp_path, be
         assert bell.heard()
         quiet(bell)
         (tmp_path / "lock").write_text("b")
-        assert bell.heard(1.5)
+        assert bell.heard()
 
 
 def test_kqueue_and_a_folder_that_is_replaced(kernel, tmp_path, bell):
@@ -117,10 +118,10 @@ def test_kqueue_and_a_folder_that_is_replaced(kernel, tmp_path, bell):
     with watching(folder / "lock", bell.ring, content=False):
         folder.rename(tmp_path / "moved")
         folder.mkdir()
-        assert bell.heard(3)
+        assert bell.heard()
         bell.heard(0.1)
         (folder / "lock").write_text("")
-        assert bell.heard(1.5)
+        assert bell.heard()
 
 
 def test_two_names_of_a_folder_are_one_watch_of_kqueue(kernel, tmp_path, bell):
@@ -133,8 +134,8 @@ def test_two_names_of_a_folder_are_one_watch_of_kqueue(kernel, tmp_path, bell):
     ):
         assert len(kernel.idents) == 1
         (tmp_path / "folder" / "lock").write_text("")
-        assert bell.heard(1.5)
-        assert other.heard(1.5)
+        assert bell.heard()
+        assert other.heard()
 
 
 def test_kqueue_tells_of_the_end_of_a_process(kernel, tmp_path, bell):
@@ -144,8 +145,8 @@ def test_kqueue_tells_of_the_end_of_a_process(kernel, tmp_path, bell):
         second = watch_thread.watch_process(os.getpid(), other.ring)
         kernel.pending.append(kernel.kevent(os.getpid(), PROC, 0, 0))
         (tmp_path / "lock").write_text("")  # the stand-in's way to be ready
-        assert bell.heard(5)
-        assert other.heard(5)
+        assert bell.heard()
+        assert other.heard()
         watch.close()
         second.close()
     gone = subprocess.Popen(["true"])
@@ -168,12 +169,12 @@ def windows(near, monkeypatch):
 def test_without_poll_and_events_it_looks(windows, tmp_path, bell):
     before = len(os.listdir("/proc/self/fd"))
     with watching(tmp_path / "lock", bell.ring):
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert len(os.listdir("/proc/self/fd")) <= before
         quiet(bell)
         (tmp_path / "lock").write_text("")
-        assert bell.heard(1.5)
+        assert bell.heard()
     watch_thread.watch_process(os.getpid(), bell.ring)
-    assert bell.heard(3), "who cannot be told must look"
+    assert bell.heard(), "who cannot be told must look"
 
 
 def test_without_a_thread_the_waiter_looks_for_himself(near, tmp_path, monkeypatch):
@@ -187,13 +188,14 @@ def test_without_a_thread_the_waiter_looks_for_himself(near, tmp_path, monkeypat
     for _ in range(4):
         started = clock.now()
         finish(BLOCKING.changed(ask, str(path), clock.now() + 60))
-        assert clock.now() - started < 2
+        assert clock.now() - started < 30
     ask.leave()
     assert not near.running
 
 
 def test_a_pause_is_never_longer_than_half_a_second(windows, tmp_path, bell):
     with watching(tmp_path / "lock", bell.ring):
-        time.sleep(1.5)
         folder = next(iter(windows.folders.values()))
+        until(lambda: folder.pause >= 0.5)
+        time.sleep(0.6)
         assert folder.pause == 0.5

@@ -23,9 +23,10 @@ from _thread import _local
 
 from ..core.errors import LeaseLost, WouldBlock
 from ..core.owner import DEAD
+from ..described import canonical
 from ..local import folder as bids
 from ..local.folder import FolderLock
-from ..lock import Lock, canonical
+from ..lock import Lock
 from ..runtime import fork
 from ..runtime.blocking import BLOCKING
 

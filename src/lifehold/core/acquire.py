@@ -55,6 +55,7 @@ class Ask:
         "alike",
         "cancel",
         "deadline",
+        "first_notice",
         "name",
         "on_wait",
         "place",
@@ -71,6 +72,7 @@ class Ask:
         on_wait: Callable[[events.Waiting], None] | None = None,
     ) -> None:
         self.name, self.deadline, self.cancel, self.on_wait = name, deadline, cancel, on_wait
+        self.first_notice = FIRST_NOTICE
         self.started_at = self.told_at = 0.0
         self.place: QueuePlace | None = None
         self.alike: Any = None  # of waits that one event lets in one after the other: the same
@@ -116,7 +118,7 @@ async def acquire(
     `answer`: of a first try that the caller has already made.
     """
     ask.started_at = now = runtime.now()
-    gap = FIRST_NOTICE
+    gap = ask.first_notice
     notice_at = now + gap
     got: Grant | Held | Unknown = answer or await mechanism.try_acquire(ask)
     if isinstance(got, Held) and got.hint is not None:
@@ -137,7 +139,7 @@ async def acquire(
                     told = await notice(mechanism, runtime, ask, now - ask.started_at)
                     now = runtime.now()  # who is told may take his time
                     if told:
-                        gap = min(gap * 2, LONGEST_GAP)
+                        gap = max(gap, min(gap * 2, LONGEST_GAP))
                         notice_at = max(due + gap, now)
                     else:
                         notice_at = now + SOON

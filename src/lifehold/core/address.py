@@ -10,8 +10,8 @@ from .errors import InvalidArgument
 from .mask import MASK, masked_urls, names_a_secret, printable
 
 SCHEMES = frozenset(
-    "memory sqlite postgresql postgres redis rediss etcd zookeeper dynamodb mysql mariadb "
-    "file".split()
+    "memory sqlite postgresql postgres redis rediss unix redis+sentinel redis+cluster "
+    "redis+quorum etcd zookeeper dynamodb mysql mariadb file".split()
 )
 NO_HOST = frozenset({"memory", "sqlite", "file"})  # behind it stands a name or path, not a user
 ENCODED = "/ is %2F, # is %23, @ is %40, ? is %3F, : is %3A"

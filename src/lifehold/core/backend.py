@@ -38,7 +38,7 @@ from .value import value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Protocol, TypeGuard
+    from typing import Any, Protocol, TypeGuard
 
     from .owner import LifeVerdict, Owner
 
@@ -346,6 +346,13 @@ if TYPE_CHECKING:
             """Whether this very thread is in the middle of a step."""
             ...
 
+    class Commanded(Backend, Protocol):
+        """Buys: `who` knows the lock that another library has made at a key of that name."""
+
+        async def command(self, *words: str | bytes | float) -> Any:
+            """What one command of the server answers, which changes nothing."""
+            ...
+
     class Closing(Backend, Protocol):
         """Buys: connections and descriptors are given back before the process ends."""
 
@@ -406,6 +413,10 @@ def is_judging(backend: Backend) -> TypeGuard[Judging]:
 
 def is_interruptible(backend: Backend) -> TypeGuard[Interruptible]:
     return hasattr(backend, "busy_here")
+
+
+def is_commanded(backend: Backend) -> TypeGuard[Commanded]:
+    return hasattr(backend, "command")
 
 
 def is_closing(backend: Backend) -> TypeGuard[Closing]:

@@ -15,6 +15,7 @@ from .value import value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import Any
 
 NEVER = float("inf")
 LONGEST = 100 * 365 * 86400.0  # seconds; what is longer is a mistake of units
@@ -94,21 +95,38 @@ def terms(ttl: object, heartbeat: object = None, margin: object = None) -> Terms
     return Terms(length, beat, spare)
 
 
-def seconds(what: str, given: object, *, zero: bool = True) -> float | None:
+def seconds(what: str, given: Any, *, zero: bool = True) -> float | None:
     """`given` as seconds, None for None.
 
     Raises InvalidArgument for anything that is not a length of time.
     """
-    if given is None:
-        return None
+    if given is None or given is TRY:
+        return given
     if isinstance(given, bool) or not isinstance(given, (int, float)):
         raise InvalidArgument(
             f"{what} must be a number of seconds or None, not {type(given).__name__} {given!r}"
+            f"{_instead(what, given)}"
         )
     if not 0 <= given <= LONGEST or (given == 0 and not zero):  # also catches NaN and infinity
         least = "0 or more" if zero else "more than 0"
         raise InvalidArgument(f"{what} must be {least} and finite, in seconds, not {given!r}")
     return float(given)
+
+
+def _instead(what: str, given: object) -> str:
+    if hasattr(given, "total_seconds"):
+        return f": give {what}=that.total_seconds()"
+    if what == "wait" and isinstance(given, bool):
+        how = "None waits until the lock is ours" if given else "0 is one try"
+        return f": wait={how}"
+    return ""
+
+
+class OneTry(float):
+    """`wait=0` of who needs no words for a refusal, as `try_acquire` does."""
+
+
+TRY: OneTry = OneTry(0.0)
 
 
 # ------------------------------------------------------------------------------------------------

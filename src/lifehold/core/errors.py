@@ -139,6 +139,10 @@ class InvalidArgument(LifeholdError, ValueError):
     code = "invalid_argument"
 
 
+class UnknownArgument(InvalidArgument, TypeError):
+    """An argument that the call does not take. Names the one that does the same here."""
+
+
 class SystemRefused(LifeholdError, OSError):
     """The operating system said no: permission, full disk, limits.
 

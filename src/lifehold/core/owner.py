@@ -42,6 +42,29 @@ class Owner:
     label: str = ""
 
 
+TEXTS = frozenset({"host", "machine_id", "boot_id", "user", "container", "command", "label"})
+
+
+def owner_of(read: Callable[[], object]) -> Owner | None:
+    """The owner in a record that `read()` parses; None where that is torn, foreign or of no sense.
+
+    L12  What a newer version wrote besides is not for us. No record makes a reader fail.
+    """
+    try:
+        found = read()
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    known = {str(key): found[key] for key in Owner.__match_args__ if key in found}
+    numbers = [item for key, item in known.items() if key not in TEXTS and item is not None]
+    if known.get("pid") is None or any(type(each) is not int for each in numbers):
+        return None
+    if any(type(known.get(key, "")) not in {str, type(None)} for key in TEXTS):
+        return None
+    return Owner(**known)
+
+
 @value
 class Sighting:
     """What the kernel shows under one process number, here and now."""

@@ -44,13 +44,66 @@ def value(cls: type[T]) -> type[T]:
 
 
 def _constructor(name: str, fields: tuple[str, ...], defaults: dict[str, Any]) -> Any:
-    signature = ", ".join(f"{f}=_defaults[{f!r}]" if f in defaults else f for f in fields)
+    """`__new__` with the fields as its parameters: MOULDS[n] under other names.
+
+    To compile source at each import, as dataclasses do, was a tenth of what `lifehold run` did.
+    """
+    if fields[len(fields) - len(defaults) :] != tuple(defaults):
+        raise TypeError(f"{name}: a field without a default stands behind one that has one")
+    if not 0 < len(fields) <= len(MOULDS):
+        made = _compiled(fields)
+    else:
+        code = MOULDS[len(fields) - 1].__code__
+        # As compiled source it is of no file: who counts or covers lines sees none of it.
+        names = ("cls", *fields)
+        code = code.replace(co_varnames=names, co_name="__new__", co_filename="<string>")
+        made = _function(code, NAMES)
+    made.__name__, made.__qualname__ = "__new__", f"{name}.__new__"
+    made.__defaults__ = tuple(defaults.values()) or None
+    return made
+
+
+def _compiled(fields: tuple[str, ...]) -> Any:
+    namespace: dict[str, Any] = dict(NAMES)
     content = "".join(f"{f}, " for f in fields)
-    source = f"def __new__(cls, {signature}): return _new(cls, ({content}))"
-    namespace: dict[str, Any] = {"_new": tuple.__new__, "_defaults": defaults}
+    source = f"def __new__({', '.join(('cls', *fields))}): return _new(cls, ({content}))"
     exec(source, namespace)  # noqa: S102 - as dataclasses do: names and text are our own
-    namespace["__new__"].__qualname__ = f"{name}.__new__"
     return namespace["__new__"]
+
+
+_new: Any = tuple.__new__
+_function: Any = type(_compiled)
+NAMES = {"_new": _new}
+# By the number of fields, from one on; `l` is easily taken for 1.
+MOULDS: tuple[Any, ...] = (
+    lambda cls, a: _new(cls, (a,)),
+    lambda cls, a, b: _new(cls, (a, b)),
+    lambda cls, a, b, c: _new(cls, (a, b, c)),
+    lambda cls, a, b, c, d: _new(cls, (a, b, c, d)),
+    lambda cls, a, b, c, d, e: _new(cls, (a, b, c, d, e)),
+    lambda cls, a, b, c, d, e, f: _new(cls, (a, b, c, d, e, f)),
+    lambda cls, a, b, c, d, e, f, g: _new(cls, (a, b, c, d, e, f, g)),
+    lambda cls, a, b, c, d, e, f, g, h: _new(cls, (a, b, c, d, e, f, g, h)),
+    lambda cls, a, b, c, d, e, f, g, h, i: _new(cls, (a, b, c, d, e, f, g, h, i)),
+    lambda cls, a, b, c, d, e, f, g, h, i, j: _new(cls, (a, b, c, d, e, f, g, h, i, j)),
+    lambda cls, a, b, c, d, e, f, g, h, i, j, k: _new(cls, (a, b, c, d, e, f, g, h, i, j, k)),
+    lambda cls, a, b, c, d, e, f, g, h, i, j, k, m: _new(cls, (a, b, c, d, e, f, g, h, i, j, k, m)),
+    lambda cls, a, b, c, d, e, f, g, h, i, j, k, m, n: _new(
+        cls, (a, b, c, d, e, f, g, h, i, j, k, m, n)
+    ),
+    lambda cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o: _new(
+        cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o)
+    ),
+    lambda cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p: _new(
+        cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p)
+    ),
+    lambda cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q: _new(
+        cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q)
+    ),
+    lambda cls, a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q, r: _new(
+        cls, (a, b, c, d, e, f, g, h, i, j, k, m, n, o, p, q, r)
+    ),
+)
 
 
 class _Value(tuple):  # type: ignore[type-arg]

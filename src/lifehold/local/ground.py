@@ -1,16 +1,23 @@
-"""What kind of file system a path lies on, and whether one kernel alone can mount it (L2)."""
+"""What kind of file system a path lies on, and whether one kernel alone can mount it (L2).
+
+A process at its limit of open files cannot look. That is no answer: what locks keep open for the
+next acquire is closed, and where even that makes no room, the limit is named. Nothing is concluded
+from it, and nothing remembered.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 
 from ..core.value import value
 from ..runtime import clock
+from .refusals import refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-    from typing import Protocol
+    from collections.abc import Callable, Hashable
+    from typing import Any, Protocol, TextIO
 
     class HasDescriptor(Protocol):
         """An open file: its descriptor, and the number of its device."""
@@ -65,37 +72,83 @@ class MountInfo:
         return self.kind or "unknown file system"
 
 
+# ---- looking, also at the limit of open files --------------------------------------------------
+
+AT_LIMIT = (errno.EMFILE, errno.ENFILE)
+make_room: list[Callable[[], bool]] = []  # close what nobody uses; whether there was anything
+
+
+def _with_room(about: str | int, call: Callable[..., Any], *given: Any) -> Any:
+    """What `call(*given)` opens. Raises OSError; at the limit SystemRefused, which says so.
+
+    `about`: the path, or descriptor, that is looked at.
+    """
+    while True:
+        try:
+            return call(*given)
+        except OSError as error:
+            if error.errno not in AT_LIMIT:
+                raise
+            if not any(close() for close in make_room):
+                path = about if isinstance(about, str) else _name_of(about)
+                raise refused(path, error) from error
+
+
+def _read(about: str | int, name: str, errors: str = "replace") -> TextIO:
+    """A file of /proc/self, for a look at `about`. The caller closes it."""
+
+    def call() -> TextIO:
+        return open(f"/proc/self/{name}", encoding="utf-8", errors=errors)
+
+    file: TextIO = _with_room(about, call)
+    return file
+
+
+def _name_of(fd: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return f"descriptor {fd}"
+
+
+def _raise_limit(error: Exception) -> None:
+    """All other errors mean that it cannot be seen here: no /proc, another form of its files."""
+    if isinstance(error, OSError) and error.errno in AT_LIMIT:
+        raise error
+
+
 def place_of(fd: int) -> MountInfo:
-    """The file system of an open file, by its mount id.
+    """The file system of an open file, by its mount id. Raises SystemRefused at a limit.
 
     `st_dev` is not the device of /proc/locks on btrfs.
     """
     try:
-        with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8", errors="replace") as file:
+        with _read(fd, f"fdinfo/{fd}") as file:
             ids = [line.split()[1] for line in file if line.startswith("mnt_id:")]
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        with _read(fd, "mountinfo") as file:
             for line in file:
                 fields = line.split()
                 if fields[0] in ids:
                     return MountInfo(fields[fields.index("-") + 1], fields[2])
-    except (OSError, ValueError, IndexError):
-        pass
+    except (OSError, ValueError, IndexError) as error:
+        _raise_limit(error)
     device = os.fstat(fd).st_dev
     return MountInfo("", f"{os.major(device)}:{os.minor(device)}" if hasattr(os, "major") else "")
 
 
 def mount_of(folder: str) -> tuple[MountInfo, str]:
     """Where a folder lies, and the options of that mount, "" where they cannot be read."""
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    fd = _with_room(folder, os.open, folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         place = place_of(fd)
-        with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8", errors="replace") as file:
+        with _read(folder, f"fdinfo/{fd}") as file:
             ids = [line.split()[1] for line in file if line.startswith("mnt_id:")]
-    except OSError:
+    except OSError as error:
+        _raise_limit(error)
         return place, ""
     finally:
         os.close(fd)
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as mounts:
+    with _read(folder, "mountinfo") as mounts:
         for line in mounts:
             fields = line.split()
             if fields[0] in ids:
@@ -110,7 +163,7 @@ def place_of_path(path: str) -> MountInfo:
     """
     found, longest = MountInfo("", ""), ""
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        with _read(path, "mountinfo", "surrogateescape") as file:
             for line in file:
                 fields = line.split()
                 point = _unescaped(fields[4])
@@ -118,17 +171,18 @@ def place_of_path(path: str) -> MountInfo:
                 if inside and len(point) >= len(longest):  # the last of several mounts there counts
                     longest = point
                     found = MountInfo(fields[fields.index("-") + 1], fields[2])
-    except (OSError, ValueError, IndexError):
-        pass
+    except (OSError, ValueError, IndexError) as error:
+        _raise_limit(error)
     return found
 
 
 def mount_points() -> list[str]:
     """Where file systems are mounted, as seen from here; [] where that cannot be read."""
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        with _read("/proc/self/mountinfo", "mountinfo", "surrogateescape") as file:
             return [_unescaped(line.split()[4]) for line in file]
-    except (OSError, IndexError):
+    except (OSError, IndexError) as error:
+        _raise_limit(error)
         return []
 
 
@@ -138,10 +192,10 @@ def ground_of(path: str) -> MountInfo:
     By the folder that is there, or the nearest one above it. Raises OSError for none that may be
     looked at.
     """
-    folder = path
+    folder, flags = path, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC
     while True:
         try:
-            fd = os.open(folder, getattr(os, "O_PATH", os.O_RDONLY) | os.O_CLOEXEC)
+            fd = _with_room(folder, os.open, folder, flags)
         except (FileNotFoundError, NotADirectoryError):
             if folder == (above := os.path.dirname(folder)):
                 raise

@@ -23,6 +23,7 @@ from stat import ST_DEV, ST_INO
 
 from ..core.grant import Lost
 from ..runtime import fork
+from . import ground
 from .files import CREATE, DEVICE, HOST, INODE, O_NOATIME, READ_ONLY, READ_WRITE, Files, device_of
 from .record import MAGIC
 from .refusals import make_folders, not_lockable, refused
@@ -398,6 +399,7 @@ class Descriptors:
 
 
 TABLE = Descriptors(HOST, anchors=True)
+ground.make_room.append(TABLE.close_idle)
 fork.in_child(TABLE.after_fork)  # closes its copies, so that the parent's release frees the lock
 _user = getattr(os, "geteuid", None)
 

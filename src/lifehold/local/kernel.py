@@ -24,7 +24,7 @@ from _thread import get_ident
 from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Holder, Lost
-from ..runtime import flock_wait, fork
+from ..runtime import fork
 from . import kernel_record
 from . import record as form
 from .files import CALLS, DEVICE, INODE, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
@@ -51,8 +51,10 @@ if TYPE_CHECKING:
 
     from ..core.acquire import Ask
     from ..core.ports import Runtime
+    from ..runtime import flock_wait
     from . import kernel_holders
 else:
+    flock_wait = fork.later("lifehold.runtime.flock_wait", globals())
     kernel_holders = fork.later("lifehold.local.kernel_holders", globals())
 
 
@@ -306,13 +308,15 @@ class KernelLock(Asked):
         """Let go, in plain code: no step of it waits."""
         if not fork.page[0]:
             fork.awoke()
+        slot: Any = None
         try:
-            if grant.handle[0].generation != fork.generation:
-                return not_open(grant.handle[0])
-            slot: LockFile = grant.handle.pop()  # L5  one atomic step
-        except IndexError:
-            return Lost(RELEASED)
-        try:
+            try:
+                slot = grant.handle[0]
+                if slot.generation != fork.generation:
+                    return not_open(slot)
+                grant.handle.pop()  # L5  one atomic step
+            except IndexError:
+                return Lost(RELEASED)
             lost = None
             if self.cleanup or not slot.glimpsed():
                 found = kernel_record.look(self.files, self.path, slot)
@@ -323,8 +327,10 @@ class KernelLock(Asked):
             # Not by close alone: some child may still have a copy of the descriptor.
             self.files.flock(slot.fd, LOCK_UN)
         except BaseException as error:
+            if slot is None:
+                raise
             gone = isinstance(error, OSError) and error.errno == errno.EBADF and not slot.ours()
-            slot.close()
+            slot.close()  # L6  not left to the last reference: a frame that is kept may have it too
             if gone:
                 return Lost(CLOSED_BY_OTHERS, gone=True)
             if isinstance(error, OSError):

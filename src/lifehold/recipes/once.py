@@ -14,10 +14,11 @@ from typing import Any, overload
 
 from ..core.deadline import seconds
 from ..core.errors import InvalidArgument, LeaseLost, LifeholdError, NotHeld, UnsafeGround
+from ..decorated import is_coroutine_function, refuse_generators
 from ..lease import BlockEntry, part
 from ..local import lock_names
 from ..local.handles import files_for
-from ..lock import Lock, is_coroutine_function, lock_path, refuse_generators
+from ..lock import Lock, lock_path
 from ..runtime import fork
 from .once_results import (
     FAILURE,

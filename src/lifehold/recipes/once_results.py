@@ -634,6 +634,7 @@ class StoreResults:
     def __init__(self, url: str) -> None:
         where, _, name = url.partition("#")
         self._site: Any = store_at(where)
+        self._site.refuse_lacking("kept", "once()")
         self._name = checked(decoded(name))
         self.path = self._site.address(self._name)
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import _thread
 
-from . import clock, flock_wait, fork, heartbeat, native
-from .flock_wait import FlockInPlace, FlockThread, refused
+from . import clock, fork, native
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,12 +17,14 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from ..core.acquire import Ask
-    from . import change_wait, greenlets, looks
+    from . import change_wait, flock_wait, greenlets, heartbeat, looks
 
     T = TypeVar("T")
 else:
     change_wait = fork.later("lifehold.runtime.change_wait", globals())
+    flock_wait = fork.later("lifehold.runtime.flock_wait", globals())
     greenlets = fork.later("lifehold.runtime.greenlets", globals())
+    heartbeat = fork.later("lifehold.runtime.heartbeat", globals())
     looks = fork.later("lifehold.runtime.looks", globals())
 
 LONGEST = 3600.0  # seconds of one sleep: lock.acquire(timeout=...) overflows at 292 years
@@ -98,7 +99,9 @@ class BlockingRuntime:
     __slots__ = ()
 
     now = staticmethod(clock.now)
-    at = staticmethod(heartbeat.at)
+
+    def at(self, instant: float, call: Callable[[], None]) -> Callable[[], None]:
+        return heartbeat.at(instant, call)
 
     def __reduce__(self) -> str:
         return "BLOCKING"  # of a copied lock too it is this one
@@ -112,7 +115,7 @@ class BlockingRuntime:
         lonely = not native.is_replaced() or type(bell_here()) is ThreadWakeup
         if here is None and flock_wait.has_timers and lonely:
             # A short wait, the beginning of a long one.
-            here = ask.place = FlockInPlace(slot, operation)
+            here = ask.place = flock_wait.FlockInPlace(slot, operation)
             came = here.wait(ask, until)
             if came:
                 ask.place = None
@@ -123,8 +126,8 @@ class BlockingRuntime:
             # Else a notice is due: a helper thread stands in the queue while it is given (L10).
         bell = bell_here()
         waiter: Any = here
-        if waiter is None or type(waiter) is FlockInPlace:
-            waiter = FlockThread(slot, operation, bell.ring, here and here.turn)
+        if waiter is None or type(waiter) is flock_wait.FlockInPlace:
+            waiter = flock_wait.FlockThread(slot, operation, bell.ring, here and here.turn)
             ask.place = waiter  # before it starts, so that an exception in between can end it
             waiter.start()
         else:
@@ -142,7 +145,7 @@ class BlockingRuntime:
         if not waiter.over or not waiter.ours:
             return False  # L9  a child: the thread that stands there is not here, nor what it got
         if waiter.error:
-            raise refused(waiter)
+            raise flock_wait.refused(waiter)
         ask.place = None
         return True
 

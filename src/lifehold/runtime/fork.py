@@ -138,9 +138,9 @@ def lazily(module: str) -> ModuleType:
     here()
     with gate:
         try:
-            from importlib import import_module  # itself a first import, seen torn apart by a fork
-
-            made: ModuleType = _undisturbed(import_module, module)
+            # Not importlib.import_module: that is one module more, and seen torn apart by a fork.
+            _undisturbed(__import__, module)
+            made: ModuleType = sys.modules[module]
         except ModuleNotFoundError as error:
             if not str(error.name).startswith("lifehold."):
                 raise  # an optional package

@@ -49,11 +49,13 @@ def unharmed(tell: Callable[[], object]) -> None:
         _telling.discard(me)
 
 
-def waiting(told: Waiting) -> None:
-    """L10  One WARNING of the logger `lifehold`.
+def waiting(told: Waiting, *, quiet: bool = False) -> None:
+    """L10  One WARNING of the logger `lifehold`; one DEBUG of a lock with `notify=False`.
 
     On by default, since logging prints warnings. Its facts are attributes of the log record.
     """
+    if quiet and not _hears_debug():
+        return
     holder = process.as_it_runs(told.holder)
     text = explain.waiting_text(told.name, holder, told.waited, clock.utc_now(), told.ahead)
     if told.beside:
@@ -67,7 +69,7 @@ def waiting(told: Waiting) -> None:
         "ahead": told.ahead,
         "beside": told.beside,
     }
-    unharmed(lambda: warn(text, facts))
+    unharmed(lambda: (debug if quiet else warn)(text, facts))
 
 
 def warn(text: str, facts: dict[str, Any]) -> None:
@@ -81,6 +83,16 @@ def warn(text: str, facts: dict[str, Any]) -> None:
     elif sys.stderr is not None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
+
+
+def _hears_debug() -> bool:
+    """Whether anybody has asked for that level: else no text is made."""
+    return "logging" in sys.modules and logging.getLogger("lifehold").isEnabledFor(logging.DEBUG)
+
+
+def debug(text: str, facts: dict[str, Any]) -> None:
+    """One DEBUG of the logger `lifehold`."""
+    logging.getLogger("lifehold").debug("%s", text, extra=facts)
 
 
 def _heard(tell: Callable[[], object]) -> None:

@@ -19,7 +19,6 @@ import os
 import stat
 import sys
 
-from ..core import explain
 from ..core.errors import SystemRefused
 from ..core.value import value
 from . import fork
@@ -33,8 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import TypeVar
 
+    from ..core import explain
+
     T = TypeVar("T")
 else:
+    explain = fork.later("lifehold.core.explain", globals())
     grp = fork.later("grp", globals())
     pwd = fork.later("pwd", globals())
     threading = fork.later("threading", globals())

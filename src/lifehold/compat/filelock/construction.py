@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from abc import ABCMeta
 from threading import TIMEOUT_MAX, RLock
 from typing import Any, Literal, TypedDict, TypeVar
@@ -287,8 +288,6 @@ def seconds(name: str, value: Any) -> float:
 def from_text(name: str, value: Any) -> float:
     """The same for a setter, which still takes a numeric string."""
     if isinstance(value, str | bytes):
-        import warnings
-
         text = f"setting {name} from a string is deprecated, use a number of seconds"
         warnings.warn(text, DeprecationWarning, stacklevel=3)
         return float(value)

@@ -1,0 +1,124 @@
+"""`locked_file` for tasks of asyncio and trio, to be used by `async with`.
+
+The lock is awaited; opening, copying and replacing are done by a helper thread. A step that has
+begun is run to its end under the lock, whoever cancels meanwhile: so a copy is never removed after
+another writer has made his own.
+"""
+
+from __future__ import annotations
+
+from .aio import AsyncLock
+from .core.errors import InvalidArgument
+from .core.grant import Bound
+from .data_file import FileDraft, checked, make_folders_of, refuse_strange
+from .described import ASYNC
+from .lease import BlockEntry, part
+from .runtime.eventloop import EVENT_LOOP
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import IO, Any
+
+    from .aio import AsyncLease
+
+
+class AsyncLockedFile(Bound):
+    """What `locked_file()` of `lifehold.aio` answers: `async with` it, once."""
+
+    __slots__ = ("_draft", "_lock", "_make", "lease")
+    _refusal = "a locked file cannot be copied or pickled: it is open in this process"
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC
+
+    def __init__(self, lock: AsyncLock, make: Callable[[], FileDraft]) -> None:
+        self._lock, self._make = lock, make
+        self._draft: FileDraft | None = None
+        self.lease: AsyncLease | None = None  # while it is held
+
+    async def __aenter__(self) -> IO[Any]:
+        if self.lease is not None:
+            raise InvalidArgument("one locked_file() is one block: call it again for another")
+        block = part()
+        entry: Any = BlockEntry(..., block)
+        try:
+            lease = self.lease = await self._lock.acquire(entry)
+        except BaseException as error:
+            block.undo(error)  # L6  it may have been interrupted before we knew of the lease
+            raise
+        try:
+            await EVENT_LOOP.shield(self._begin())
+            await EVENT_LOOP.sleep(0)  # who was cancelled meanwhile does not enter
+            assert self._draft is not None, "begun, or raised"
+            return self._draft.file  # type: ignore[no-any-return]
+        except BaseException as error:
+            await self._end(lease, error)
+            raise
+
+    async def _begin(self) -> None:
+        self._draft = await EVENT_LOOP.in_thread(lambda: self._make().begin(), FileDraft.abandon)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        lease = self.lease
+        if lease is not None:
+            await self._end(lease, error)
+
+    async def _end(self, lease: AsyncLease, error: BaseException | None) -> None:
+        """Put the copy in its place, if nothing was raised, and let the lock go."""
+        draft, self._draft, self.lease = self._draft, None, None
+
+        async def end() -> None:
+            said = error
+            try:
+                if draft is not None and error is None:
+                    await EVENT_LOOP.in_thread(lambda: draft.commit(lease.check), _nothing)
+            except BaseException as other:
+                said = other
+                raise
+            finally:
+                try:
+                    if draft is not None:
+                        await EVENT_LOOP.in_thread(draft.abandon, _nothing)
+                finally:
+                    await lease._leave(said)
+
+        await EVENT_LOOP.shield(end())
+
+
+def _nothing(_: None) -> None:
+    """The step is over, and nobody undoes it."""
+
+
+def alocked_file(
+    path: str | os.PathLike[str],
+    mode: str = "r",
+    *,
+    encoding: str | None = None,
+    errors: str | None = None,
+    newline: str | None = None,
+    durable: bool = True,
+    **options: Any,
+) -> AsyncLockedFile:
+    """As `lifehold.locked_file`, for `async with`; `options` are those of `AsyncLock`.
+
+    The file itself is a plain one: reading and writing it are not awaited.
+    """
+    text = {"encoding": encoding, "errors": errors, "newline": newline}
+    where, writes = checked(path, mode, durable, text)
+    refuse_strange(options)
+    lock = AsyncLock(f"{where}.lock", exclusive=writes, **options)
+
+    def draft() -> FileDraft:
+        made = FileDraft(where, mode, durable, text if "b" not in mode else {})
+        if writes:
+            make_folders_of(made)
+        return made
+
+    return AsyncLockedFile(lock, draft)

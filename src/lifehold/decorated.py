@@ -1,0 +1,123 @@
+"""Functions that hold a lock while they run, and nothing that would only seem to.
+
+Promise: what is decorated runs under the lock from its first line to its last one, or is refused
+when it is decorated, or, where that cannot be seen before, when it is called. A generator, and the
+coroutine of a function that is no coroutine function, would run when the lock is free again.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from .core.errors import InvalidArgument
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+    from typing import Any, ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+
+_GENERATOR, _ASYNC_GENERATOR, _COROUTINE = 0x20, 0x200, 0x80  # flags of a code object
+_LATER = frozenset({"generator", "coroutine", "async_generator"})
+
+
+def blocking(
+    function: Callable[P, R], block: Callable[..., Any], face: str, other: str
+) -> Callable[P, R]:
+    """`function`, each call of which is made in a block; `block(args, kwargs)` makes it.
+
+    `face`, `other`: the decorator, and the one for coroutine functions.
+    """
+    refuse_unfit(function, face)
+    if is_coroutine_function(function):
+        raise InvalidArgument(
+            f"@{face} on the coroutine function {_name(function)!r} would lock its creation and "
+            f"not its run: use @{other}"
+        )
+
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        with block(args, kwargs):
+            got = function(*args, **kwargs)
+            if type(got).__name__ in _LATER:
+                _refuse_later(function, got)
+            return got
+
+    functools.update_wrapper(locked, function)
+    return locked
+
+
+def awaiting(
+    function: Callable[P, Awaitable[R]], block: Callable[..., Any], face: str, other: str
+) -> Callable[P, Coroutine[Any, Any, R]]:
+    """The same of a coroutine function; `other`: the decorator for plain ones."""
+    refuse_unfit(function, face)
+    if not is_coroutine_function(function):
+        raise InvalidArgument(
+            f"@{face} on {_name(function)!r}, which is no coroutine function: use @{other}"
+        )
+
+    async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        async with block(args, kwargs):
+            got = await function(*args, **kwargs)
+            if type(got).__name__ in _LATER:
+                _refuse_later(function, got)
+            return got
+
+    functools.update_wrapper(locked, function)
+    return locked
+
+
+def is_coroutine_function(function: object) -> bool:
+    """Whether calling it makes a coroutine."""
+    return bool(_flags(function) & _COROUTINE)
+
+
+def refuse_generators(function: object) -> None:
+    """A decorated generator would hold the lock while it is made, and not while it runs."""
+    if _flags(function) & (_GENERATOR | _ASYNC_GENERATOR):
+        raise InvalidArgument(
+            f"a lock on the generator function {_name(function)!r} would be held while the "
+            "generator is made and not while it runs: use `with` inside of it"
+        )
+
+
+def refuse_unfit(function: object, face: str) -> None:
+    """Raises InvalidArgument for what is no function that a lock can be held for."""
+    if isinstance(function, type):
+        raise InvalidArgument(
+            f"@{face} on the class {function.__name__!r} would lock the making of its objects "
+            "alone: decorate its methods"
+        )
+    if isinstance(function, staticmethod | classmethod | property):
+        kind = type(function).__name__
+        raise InvalidArgument(f"@{face} on a {kind}: write @{kind} above it, and the lock below")
+    if not callable(function):
+        raise InvalidArgument(
+            f"@{face} decorates a function, not {type(function).__name__} {function!r}"
+        )
+    refuse_generators(function)
+
+
+def _refuse_later(function: object, got: object) -> None:
+    """It is left as it is: others may have it, as a task that was made of it."""
+    kind = type(got).__name__.replace("_", " ")
+    raise InvalidArgument(
+        f"{_name(function)!r} answered a {kind}, which would run when its lock is free again: use "
+        "`with` inside of it, or await it before it is answered"
+    )
+
+
+def _name(function: object) -> object:
+    return getattr(function, "__name__", function)
+
+
+def _flags(function: Any) -> int:
+    while type(function).__name__ == "partial":  # of functools; a mock has a `func` without end
+        function = function.func
+    code = getattr(function, "__code__", None)
+    if code is None:  # an object that can be called
+        calls = (vars(each).get("__call__") for each in type(function).__mro__)
+        code = getattr(next(filter(None, calls), None), "__code__", None)
+    return getattr(code, "co_flags", 0)

@@ -1,0 +1,207 @@
+"""Lock objects as descriptions: copied, pickled, and with `singleton=True` one for one file.
+
+Promise: two calls with the same path, however it is written, and the same options answer the same
+object, as long as somebody keeps it; other options are refused by name. So code in several places
+shares one object and, with `reentrant=True`, may nest. Rule: the object is found under its
+canonical path, without symbolic links in its folders; the file itself is never followed (L7).
+"""
+
+from __future__ import annotations
+
+import os
+from _weakref import ref
+from abc import ABCMeta
+
+from .core.errors import InvalidArgument
+from .runtime import fork
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import inspect
+    from typing import Any, SupportsIndex
+
+    from . import words
+    from .local import handles
+else:
+    inspect = fork.later("inspect", globals())
+    handles = fork.later("lifehold.local.handles", globals())
+    words = fork.later("lifehold.words", globals())
+
+
+OVERRIDDEN = "lifehold.overridden:follow"  # loaded for a class that needs it
+_known: dict[tuple[type, str], tuple[ref[Any], tuple[object, ...], dict[str, object]]] = {}
+
+
+def canonical(path: str) -> str:
+    """The path without symbolic links in its folders; the file itself is never followed (L7)."""
+    if "://" in path:
+        return path  # the name of a store's lock
+    if handles.leads_astray(path):
+        return os.path.abspath(path)  # L13  a link that stands there for a moment is not believed
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
+
+
+class SingletonMeta(ABCMeta):
+    """The class of lock classes: looks for the one object when it is asked for it.
+
+    It is an ABCMeta, so that a class may be a lock and abstract. A class that overrides `acquire`
+    or `release` gets `with` blocks that call them.
+    """
+
+    def __init__(cls, name: str, bases: tuple[type, ...], names: dict[str, object]) -> None:
+        super().__init__(name, bases, names)
+        if any(_is_overridden(cls, *each) for each in _OF_BLOCKS):
+            module, _, follow = OVERRIDDEN.partition(":")
+            getattr(fork.lazily(module), follow)(
+                cls, [enter for enter in _ENTERS if is_real(cls, enter)]
+            )
+
+    @property
+    def __signature__(cls) -> Any:
+        """For `help()`: that of `__init__`, not of `__call__`."""
+        made = next(vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each))
+        _, *parameters = inspect.signature(made).parameters.values()
+        return inspect.Signature(parameters)
+
+    if not TYPE_CHECKING:  # a class whose calls are of `__init__` for type checkers
+
+        def __call__(cls, *given: Any, singleton: bool = False, **options: Any) -> Any:
+            if singleton:
+                return _the_one(cls, given, options)
+            try:
+                made = type.__call__(cls, *given, **options)
+            except TypeError as error:
+                why = words.of_call(cls.__init__, cls.__name__, given, options)
+                if why is None:
+                    raise
+                raise why from error
+            made._given = given, options
+            return made
+
+
+_ENTERS = ("__enter__", "__aenter__")
+# What a `with` block of a lock stands for, and the method that a class may override.
+_OF_BLOCKS = (
+    ("acquire", "__enter__"),
+    ("release", "__exit__"),
+    ("acquire", "__aenter__"),
+    ("release", "__aexit__"),
+)
+
+
+def is_real(cls: type, block: str) -> bool:
+    """Whether blocks of this face are offered by a class."""
+    found = (vars(one)[block] for one in cls.__mro__ if block in vars(one))
+    return not isinstance(next(found, ABSENT), OtherFace)
+
+
+def _is_overridden(cls: type, method: str, block: str) -> bool:
+    """Whether `method` is of a class that comes before the one whose `block` calls another."""
+    for each in cls.__mro__:
+        if block in each.__dict__:
+            return False
+        if method in each.__dict__:
+            return is_real(cls, block)
+    return False
+
+
+class WrongFace(TypeError, AttributeError):
+    """`with` where `async with` is meant, or the other way. For `hasattr` it is not there."""
+
+
+class OtherFace:
+    """`__enter__` of what is for `async with`, and the like: says what to write instead."""
+
+    __slots__ = ("_words",)
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def __get__(self, one: object, kind: type) -> object:
+        raise WrongFace(f"{kind.__name__}: {self._words}")
+
+
+ABSENT = OtherFace("it has none")
+ASYNC = OtherFace("it is for tasks: write `async with`; for plain code use the blocking Lock")
+PLAIN = OtherFace("it blocks a thread: write `with`; in a coroutine use the async form, AsyncLock")
+
+
+class DescribedLock:
+    """A base class of locks: what describes one, its path and options, can be copied and pickled.
+
+    What it holds stays behind. The lock of a store has its connections with it, and perhaps a
+    password: it is refused, in words.
+    """
+
+    __slots__ = ()
+
+    def __reduce_ex__(self, _: SupportsIndex) -> Any:
+        given, options = _description(self)
+        return remade, (type(self), given, options)
+
+    def __copy__(self) -> Any:
+        try:
+            given, options = _description(self)
+        except TypeError:
+            return self  # of a store: it describes the same lock
+        return remade(type(self), given, options)
+
+    def __deepcopy__(self, _: object) -> Any:
+        return self.__copy__()
+
+
+def remade(cls: Any, given: tuple[object, ...], options: dict[str, object]) -> Any:
+    """The lock that was pickled."""
+    return cls(*given, **options)
+
+
+def _description(one: Any) -> tuple[tuple[object, ...], dict[str, object]]:
+    """What makes the same lock anywhere on this machine. Raises TypeError."""
+    kept: tuple[tuple[object, ...], dict[str, object]] = getattr(one, "_given", ((), {}))
+    given, options = kept
+    if "://" in one.path or not (given or options):
+        raise TypeError(
+            f"{one!r} cannot be pickled: its store is open in this process; hand on its URL, and "
+            "connect there"
+        )
+    if options.get("cancel") is not None:
+        raise TypeError(f"{one!r} cannot be pickled: its cancel= is of this process")
+    if given:  # the path, wherever the working folder is then
+        return (one.path, *given[1:]), options
+    return given, {**options, "path": one.path}
+
+
+def _the_one(cls: Any, given: tuple[object, ...], options: dict[str, object]) -> Any:
+    made = type.__call__(cls, *given, **options)  # checks the arguments too
+    made._given = given, {**options, "singleton": True}
+    key = (cls, canonical(made.path))
+    more = given[1:]
+    fork.here()
+    with fork.gate:
+        found = _known.get(key)
+        one = found[0]() if found is not None else None
+        if found is None or one is None:
+            for dead in [each for each, (kept, *_) in _known.items() if kept() is None]:
+                del _known[dead]
+            _known[key] = ref(made), more, options
+            return made
+    _refuse_others(cls, made.path, found[1:], (more, options))
+    return one
+
+
+def _refuse_others(
+    cls: Any, path: str, first: tuple[Any, dict[str, object]], now: tuple[Any, dict[str, object]]
+) -> None:
+    defaults = cls.__init__.__kwdefaults__ or {}
+    was, asked = ({**defaults, **options} for _, options in (first, now))
+    differing = [name for name in asked if asked[name] != was.get(name) and name != "path"]
+    if first[0] == now[0] and not differing:
+        return
+    words = ", ".join(f"{name}={was.get(name)!r} and not {asked[name]!r}" for name in differing)
+    raise InvalidArgument(
+        f"singleton=True: the {cls.__name__} of {path!r} exists already, with "
+        f"{words or f'{first[0]!r} and not {now[0]!r}'}: give the same options everywhere, or "
+        "leave out singleton=True for an object of its own",
+        name=path,
+    )

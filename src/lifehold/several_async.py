@@ -1,0 +1,209 @@
+"""`lock_all` for tasks of asyncio and trio: several locks at once, all of them or none."""
+
+from __future__ import annotations
+
+from .aio import AsyncAttempt, AsyncLock
+from .core.deadline import TRY, seconds
+from .core.errors import NotAcquired, WouldBlock
+from .described import ASYNC
+from .lease import BlockEntry, Exit, of_shape, part
+from .runtime import clock, fork
+from .runtime.eventloop import EVENT_LOOP
+from .several import LeaseGroup, OfAll, had, held, in_order, locks_of, of_all
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+    from contextlib import AbstractAsyncContextManager
+    from types import EllipsisType, TracebackType
+    from typing import Any, ParamSpec, TypeVar
+
+    from . import decorated
+    from .aio import AsyncLease
+
+    P = ParamSpec("P")
+    R = TypeVar("R")
+else:
+    decorated = fork.later("lifehold.decorated", globals())
+
+
+class AsyncLeaseGroup(LeaseGroup):
+    """The leases of several locks, in the order in which those were named."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        def __getitem__(self, index: int) -> AsyncLease: ...  # type: ignore[override]
+
+        def __iter__(self) -> Iterator[AsyncLease]: ...  # type: ignore[override]
+
+    async def checked(self) -> None:
+        """`check()` by looks that are made now, awaited: a file server may take its time."""
+        for lease in self._leases:
+            await lease.checked()
+        for lease in self._leases:  # L8  the look at another may have taken long
+            if (why := lease._why_over()) is not None:
+                raise lease._error(why)
+
+    async def release(self) -> None:  # type: ignore[override]
+        """Let all of them go. Raises the first error, when all have been seen to."""
+        first: BaseException | None = None
+        try:
+            for lease in self._leases[::-1]:
+                try:
+                    await EVENT_LOOP.shield(lease.release())
+                except BaseException as error:  # noqa: BLE001 - raised when the others are free
+                    first = first or error
+            if first is not None:
+                raise first
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._give_up(error)
+            raise
+
+
+def lock_all(
+    names: Iterable[str | os.PathLike[str] | AsyncLock],
+    *,
+    wait: float | None = None,
+    **options: Any,
+) -> AsyncAll:
+    """As `lifehold.lock_all`, for `async with`; `names` are paths or `AsyncLock` objects."""
+    return AsyncAll(locks_of(names, AsyncLock, options), wait)
+
+
+alock_all = lock_all  # its name in `lifehold`
+
+
+class AsyncOfAll(OfAll):
+    """One `async with` block of several locks."""
+
+    __slots__ = ()
+
+    async def leave(
+        self,
+        kind: type[BaseException] | None = None,
+        error: BaseException | None = None,
+        trace: TracebackType | None = None,
+    ) -> None:
+        """What stands for `__aexit__`."""
+        leases = None
+        try:
+            leases = self.ended(None)
+            if leases is not None:
+                await leases.release()
+            self.lease = None  # else it is ended once more when this block is dropped
+        except Exception as lost:
+            if leases is not None:
+                self.lease = None  # all of them have been seen to
+            if error is None:
+                raise
+            error.add_note(str(lost))  # what the block raised matters more
+        except BaseException as other:
+            self.undo(other)
+            raise
+
+
+class AsyncAllAttempt(AsyncAttempt):
+    """What `attempt()` of several locks answers: `async with` it."""
+
+    __slots__ = ()
+    _kind = AsyncOfAll
+    if not TYPE_CHECKING:
+        __aexit__ = Exit(AsyncOfAll)
+
+
+class AsyncAll:
+    """Several locks that are taken together."""
+
+    __slots__ = ("_blind", "_locks", "_wait")
+
+    def __init__(self, locks: list[AsyncLock], wait: float | None) -> None:
+        self._locks = locks
+        self._wait = None if wait is None else seconds("wait", wait)
+        self._blind: list[AsyncOfAll] = []
+
+    async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLeaseGroup:
+        """The leases of all. Raises NotAcquired, which names the first that is held."""
+        return await self._taken(wait, None)
+
+    async def try_acquire(self) -> AsyncLeaseGroup | None:
+        """The leases of all, None when one of them is held."""
+        try:
+            leases = await self._taken(TRY, None)
+        except WouldBlock:
+            return None
+        for lease in leases:
+            lease._lock._give_away(lease)
+        return leases
+
+    def attempt(self) -> AbstractAsyncContextManager[AsyncLeaseGroup | None, None]:
+        """`async with lock_all(names).attempt() as leases: if leases:` all of them, or None."""
+        return AsyncAllAttempt(lambda entry: self._taken(entry.wait, entry.block))
+
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        """Decorator: each call of the coroutine function holds all of them."""
+        return decorated.awaiting(
+            function, lambda _, __: self, "lock_all of lifehold.aio", "lock_all"
+        )
+
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._locks, self._wait)
+
+    async def _taken(
+        self, wait: float | None | EllipsisType, block: AsyncOfAll | None
+    ) -> AsyncLeaseGroup:
+        patience = self._wait if wait is ... else seconds("wait", wait)
+        until = None if patience is None else clock.now() + patience
+        parts = {lock: part() for lock in in_order(self._locks)}
+        try:
+            for lock, each in parts.items():
+                left = None if until is None else max(0.0, until - clock.now())
+                entry: Any = BlockEntry(left if patience else patience, each)
+                await lock.acquire(entry)
+            leases = AsyncLeaseGroup([parts[lock].lease for lock in self._locks])
+            if block is not None:
+                block.lease = leases
+            return leases
+        except BaseException as error:
+            taken = had(parts)
+            try:
+                await AsyncLeaseGroup([parts[lock].lease for lock in taken]).release()
+            except Exception as other:  # noqa: BLE001 - the first error matters more
+                error.add_note(str(other))
+            finally:
+                for each in parts.values():
+                    each.undo(error)  # L6  it may have been interrupted before its lock knew of it
+            if isinstance(error, NotAcquired):
+                of_all(error, self._locks, taken)
+            raise
+
+    async def release(self) -> None:
+        """Release what this task holds of these locks. Raises NotHeld for nothing."""
+        await AsyncLeaseGroup(held(self._locks)).release()
+
+    async def __aenter__(self) -> AsyncLeaseGroup:
+        block = of_shape(self, AsyncOfAll)
+        try:
+            await self._taken(..., block)
+            return block.lease  # type: ignore[no-any-return]
+        except BaseException as error:
+            block.undo(error)
+            raise
+
+    if TYPE_CHECKING:
+
+        async def __aexit__(
+            self,
+            kind: type[BaseException] | None,
+            error: BaseException | None,
+            trace: TracebackType | None,
+        ) -> None: ...
+
+    else:
+        __aexit__ = Exit(AsyncOfAll)

@@ -1,0 +1,284 @@
+"""`lifehold.compat.portalocker`: its names, the same files, and what is safe here that was not."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import pickle
+import threading
+
+import pytest
+
+from ground import needs, require
+from lifehold import LeaseLost
+from lifehold.compat import portalocker
+from lifehold.compat.portalocker import (
+    LOCK_EX,
+    LOCK_NB,
+    LOCK_SH,
+    AlreadyLocked,
+    BoundedSemaphore,
+    Lock,
+    LockException,
+    LockFlags,
+    NamedBoundedSemaphore,
+    RLock,
+    TemporaryFileLock,
+)
+
+pytestmark = needs("linux")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return str(tmp_path / "x.lock")
+
+
+def is_free(path):
+    """As portalocker asks: flock(2) on a file of its own."""
+    with open(path, "a") as other:
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def in_child(act):
+    """What `act()` answers in a forked child, as a number."""
+    pid = os.fork()
+    if pid == 0:
+        code = 99
+        try:
+            code = int(act())
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_block_gives_the_open_file_and_keeps_flock_out(path):
+    lock = Lock(path)
+    with lock as file:
+        assert (file.mode, file.name, lock.fh) == ("a", path, file)
+        assert lock.acquire() is file  # by the object that has it
+        assert not is_free(path)
+        file.write("kept")
+        assert os.path.getsize(path) == 0
+    assert (os.path.getsize(path), file.closed, lock.fh) == (4, True, None)
+    assert is_free(path)
+    lock.release()  # safe to repeat
+
+
+def test_flock_keeps_ours_out_and_the_file_is_emptied_under_the_lock_alone(path):
+    with open(path, "w") as other:
+        other.write("theirs")
+        other.flush()
+        fcntl.flock(other, fcntl.LOCK_EX)
+        for lock in (Lock(path, "w", timeout=0.01), Lock(path, "w", fail_when_locked=True)):
+            with pytest.raises(AlreadyLocked):
+                lock.acquire()
+        assert os.path.getsize(path) == 6
+    with Lock(path, "w+") as file:
+        assert file.read() == ""
+
+
+def test_a_refusal_names_the_holder_and_goes_to_another_process(path):
+    with Lock(path), pytest.raises(LockException, match=str(os.getpid())) as caught:
+        Lock(path, timeout=0).acquire()
+    assert caught.value.holder_pid == os.getpid()
+    assert caught.value.fh.closed
+    found = pickle.loads(pickle.dumps(caught.value))
+    assert (type(found), found.holder_pid, found.fh) == (AlreadyLocked, os.getpid(), None)
+    assert issubclass(AlreadyLocked, portalocker.exceptions.BaseLockException)
+
+
+def test_shared_locks_are_held_together(path):
+    flags = LockFlags.SHARED | LockFlags.NON_BLOCKING
+    with Lock(path, flags=flags), Lock(path, flags=flags), pytest.raises(AlreadyLocked):
+        Lock(path, fail_when_locked=True).acquire()
+    with Lock(path), pytest.raises(AlreadyLocked):
+        Lock(path, flags=flags, timeout=0).acquire()
+
+
+@pytest.mark.parametrize("options", [{"timeout": 60}, {"flags": LOCK_EX}])
+def test_a_waiter_gets_it_when_it_is_let_go(path, options):
+    got = threading.Event()
+
+    def wait():
+        with Lock(path, **options):
+            got.set()
+
+    with Lock(path):
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+    assert got.wait(90)
+    waiter.join(90)
+
+
+def test_a_file_that_was_replaced_before_the_lock_came_is_left(path, monkeypatch):
+    real, calls = portalocker._lease, []
+
+    def replaced(*given):
+        if not calls:
+            os.rename(path, path + ".old")
+            open(path, "w").close()
+        calls.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(portalocker, "_lease", replaced)
+    with Lock(path):
+        assert len(calls) == 2
+        assert not is_free(path)
+        assert is_free(path + ".old")
+
+
+def test_who_cannot_be_locked_is_told_with_portalockers_words(path):
+    with pytest.raises(FileNotFoundError):
+        Lock(path, "r").acquire()
+    with pytest.raises(LockException, match="EXCLUSIVE") as caught:
+        Lock(path, flags=LOCK_NB).acquire()
+    assert not isinstance(caught.value, AlreadyLocked)
+    with pytest.warns(UserWarning, match="timeout"):
+        Lock(path, timeout=1, flags=LOCK_EX)
+
+
+def test_a_dropped_object_lets_go_and_a_temporary_file_goes_with_it(path):
+    lock, inner = Lock(path), RLock(path + "2")
+    lock.acquire(), inner.acquire(), inner.acquire()
+    temporary = TemporaryFileLock(path + "3")
+    temporary.acquire()
+    del lock, inner, temporary
+    gc.collect()
+    assert is_free(path)
+    assert is_free(path + "2")
+    assert not os.path.exists(path + "3")
+
+
+def test_a_temporary_file_is_there_while_it_is_held_and_no_other_is_unlinked(path):
+    lock = TemporaryFileLock(path)
+    with lock:
+        with pytest.raises(AlreadyLocked):
+            TemporaryFileLock(path).acquire()
+        assert os.path.exists(path)
+    assert not os.path.exists(path)
+    lock.acquire()
+    os.rename(path, path + ".old")
+    with TemporaryFileLock(path):
+        lock.release()
+        assert os.path.exists(path)
+    readers = [TemporaryFileLock(path, flags=LOCK_SH | LOCK_NB) for _ in range(2)]
+    [reader.acquire() for reader in readers]
+    readers[0].release()
+    with pytest.raises(AlreadyLocked):  # a file that was unlinked here would let it in
+        TemporaryFileLock(path).acquire()
+    readers[1].release()
+
+
+def test_an_rlock_is_released_as_often_as_it_was_acquired(path):
+    lock = RLock(path)
+    with lock as file, lock as again:
+        assert file is again
+    assert is_free(path)
+    with pytest.raises(LockException):
+        lock.release()
+
+
+@pytest.mark.parametrize("kind", [Lock, RLock, TemporaryFileLock])
+def test_a_forked_child_has_nothing_of_its_parents(path, kind):
+    lock = kind(path, timeout=0)
+    lock.acquire()
+
+    def act():
+        try:
+            lock.acquire(fail_when_locked=True)
+        except AlreadyLocked:
+            return lock.fh is not None
+        return 1
+
+    assert in_child(act) == 0
+    assert in_child(lambda: lock._dropped() or 0) == 0
+    assert os.path.exists(path)
+    assert not is_free(path)
+    lock.release()
+    assert not os.path.exists(path) or is_free(path)
+
+
+def test_what_goes_wrong_at_the_release_is_told(path, caplog):
+    with Lock(path) as file:
+        file.close()
+    assert "closed" in caplog.text
+    strict = Lock(path, raise_on_release_error=True)
+    strict.acquire().close()
+    with pytest.raises(LeaseLost):
+        strict.release()
+    strict.acquire().close()
+    error = KeyError()
+    strict.__exit__(KeyError, error, None)
+    assert "release" in error.__notes__[0]
+    assert isinstance(error.__context__, LeaseLost)
+    lock = Lock(path)
+    lock.acquire().close()
+    with lock.acquire() as file:  # a closed file is no lock: it is taken anew
+        assert not is_free(path)
+
+
+def test_a_semaphore_lets_so_many_in_by_portalockers_files(tmp_path):
+    made = [BoundedSemaphore(2, "s", directory=tmp_path, timeout=0) for _ in range(3)]
+    assert [each.name for each in made[0].get_filenames()] == ["s.00.lock", "s.01.lock"]
+    first, second = made[0].acquire(), made[1].acquire()
+    assert {first.filename, second.filename} == {str(each) for each in made[0].get_filenames()}
+    with pytest.raises(AlreadyLocked):
+        made[2].acquire(timeout=0.01)
+    assert made[2].acquire(fail_when_locked=False) is None
+    with pytest.raises(AssertionError):
+        made[0].acquire()
+    made[0].release()
+    with open(first.filename, "a") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        assert made[2].acquire(fail_when_locked=False) is None
+    with made[2] as got:
+        assert got.filename == first.filename
+    made[1].release()
+    with pytest.warns(DeprecationWarning, match="name"):
+        BoundedSemaphore(1)
+    assert NamedBoundedSemaphore(1).name != NamedBoundedSemaphore(1).name
+    missing = NamedBoundedSemaphore(1, directory=tmp_path / "missing")
+    with pytest.raises(FileNotFoundError):
+        missing.acquire()
+    assert missing.lock is None
+
+
+def test_an_open_file_is_locked_and_unlocked(path):
+    with open(path, "w") as file, open(path) as other:
+        portalocker.lock(file, LOCK_SH)
+        portalocker.lock(other.fileno(), LOCK_SH | LOCK_NB)
+        with pytest.raises(AlreadyLocked) as caught:
+            portalocker.lock(other, LOCK_EX | LOCK_NB)
+        assert (caught.value.fh, bool(caught.value.strerror)) == (other, True)
+        portalocker.unlock(file)
+        portalocker.lock(other, LOCK_EX | LOCK_NB)
+        with pytest.raises(RuntimeError):
+            portalocker.lock(other, LOCK_NB)
+    with pytest.raises(LockException):
+        portalocker.lock(10**6, LOCK_EX)
+
+
+def test_it_and_the_real_one_exclude_each_other(path, tmp_path):
+    require("package:portalocker")
+    import portalocker as real
+
+    for ours, theirs in ((Lock, real.Lock), (TemporaryFileLock, real.TemporaryFileLock)):
+        for one, other, refusal in (
+            (ours, theirs, real.AlreadyLocked),
+            (theirs, ours, AlreadyLocked),
+        ):
+            with one(path), pytest.raises(refusal):
+                other(path, timeout=0.01).acquire()
+            with other(path):
+                pass
+    options = {"directory": str(tmp_path), "timeout": 0}
+    semaphores = BoundedSemaphore, real.BoundedSemaphore
+    for one, other in (semaphores, semaphores[::-1]):
+        with one(1, "s", **options):
+            assert other(1, "s", **options).acquire(fail_when_locked=False) is None

@@ -88,6 +88,7 @@ lint: $(STAMP)-lint
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/lint-imports
+	@$(BIN)/python tools/prose.py
 
 format: $(STAMP)-lint
 	@$(BIN)/ruff check --fix .
@@ -103,6 +104,7 @@ docs: $(STAMP)-docs
 
 picture: $(STAMP)-run
 	@$(BIN)/python tools/picture.py docs/assets/demo.svg
+	@$(BIN)/python tools/picture.py docs/assets/demo-phone.svg 50
 
 man: $(STAMP)-run
 	@$(BIN)/python -m lifehold.cli.completion man
@@ -135,6 +137,10 @@ soak: $(STAMP)-test
 	@PYTHONPATH=tests $(BIN)/python -m soak.simulate
 	@PYTHONPATH=tests $(BIN)/python -m soak.sqlite --seconds 600
 	@PYTHONPATH=tests $(BIN)/python -m soak.postgres --seconds 600
+	@PYTHONPATH=tests $(BIN)/python -m soak.redis_groups single --seconds 600
+	@PYTHONPATH=tests $(BIN)/python -m soak.redis_groups sentinel --seconds 600
+	@PYTHONPATH=tests $(BIN)/python -m soak.redis_groups cluster --seconds 600 --every 5
+	@PYTHONPATH=tests $(BIN)/python -m soak.redis_groups quorum --seconds 600 --every 8
 	@PYTHONPATH=tests $(BIN)/python -m soak.waiters --waiters 500
 	@PYTHONPATH=tests $(BIN)/python -m soak.pause_demo --count 100
 	@PYTHONPATH=tests $(BIN)/python -m soak.clear_race 10000
@@ -150,13 +156,7 @@ coverage: $(STAMP)-test
 	@$(BIN)/coverage report
 
 pyz:
-	@rm -rf $(BUILD)/pyz && mkdir -p $(BUILD)/pyz $(DIST)
-	@cp -R src/lifehold $(BUILD)/pyz/ && find $(BUILD)/pyz -name __pycache__ -prune -exec rm -rf {} +
-	@printf 'import sys\n\nfrom lifehold.__main__ import main\n\nsys.exit(main())\n' \
-	    > $(BUILD)/pyz/__main__.py
-	@$(PYTHON) -m compileall -q -b --invalidation-mode unchecked-hash $(BUILD)/pyz/lifehold
-	@$(PYTHON) -m zipapp $(BUILD)/pyz --python '/usr/bin/env python3' --compress --output $(DIST)/lifehold.pyz
-	@chmod 0755 $(DIST)/lifehold.pyz
+	@$(PYTHON) tools/pyz.py $(DIST)/lifehold.pyz
 	@echo "$(DIST)/lifehold.pyz: copy it anywhere; it needs python3 >= 3.11 and nothing else"
 
 clean:

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from threading import Thread
 
+from lifehold.cli.demo import StoryWriter
+
 SCENES = [
     r"holder pid \d+ holds 'nightly-report', token \d+",
     r"waiter waiting for 'nightly-report' for \S+ s: held by pid \d+ .*? alive: yes, checked now",
@@ -80,6 +82,17 @@ def test_the_story_fits_a_narrow_terminal_and_its_last_words_run_as_printed(life
         turn = told[last].partition(":")[2]
         run = lifehold(program=("-c", f"import os; os.execl('/bin/sh', 'sh', '-c', {turn!r})"))
         assert run.stdout == "my turn\n"
+
+
+def test_a_line_is_plain_but_for_what_is_good_or_bad_of_it(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    pen = StoryWriter()
+    pen.note("next", "by pid 7 (sleep 60)", good="pid 7")
+    pen.note("you", "$ kill -9 7")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.endswith("by \x1b[32mpid 7\x1b[0m (sleep 60)")
+    assert second.endswith("\x1b[1m$ kill -9 7\x1b[0m")
 
 
 def interrupted(lifehold, folder: Path, moments) -> None:

@@ -391,9 +391,9 @@ class StoryWriter:
             subsequent_indent=" " * (LITTLE if narrow else INDENT),
             break_on_hyphens=False,
         )
-        for mark, style in ((good, "green"), (bad, "red")):
+        for mark, tint in ((good, "green"), (bad, "red")):
             if mark:
-                lines = [line.replace(mark, self.styled(style, mark)) for line in lines]
+                lines = [line.replace(mark, self.styled(tint, mark)) for line in lines]
         style = style or ("bold" if text.startswith("$ ") else "")
         for at, line in enumerate(lines):
             words = line.lstrip(" ")

@@ -90,6 +90,12 @@ def test_the_folder_of_the_machine_is_made_for_all_to_ask_and_its_owner_to_write
     assert not lock_names.address("job").shared
 
 
+def test_the_folder_of_the_machine_is_the_same_when_a_run_in_a_store_makes_it(machine):
+    (machine / "machine").mkdir()
+    lock_names.make_folder("sqlite:////var/lib/x.db#job")
+    assert stat.S_IMODE(os.stat(lock_names.MACHINE).st_mode) == 0o711
+
+
 def test_a_folder_opened_to_all_has_locks_for_all(machine, lifehold):
     lifehold.folder.chmod(0o1777)
     assert lifehold("run", "job", "--", "true").returncode == 0
@@ -131,6 +137,28 @@ def test_the_command_reports_a_double_and_runs(lifehold, tmp_path):
     )
     who = lifehold.start("who", "job", env=env, program=program)
     assert "more than one folder" in who.communicate(timeout=60)[1]
+
+
+def test_a_double_alone_is_told_as_what_it_is(lifehold, tmp_path):
+    machine, state = tmp_path / "machine", tmp_path / "state"
+    machine.mkdir()
+    (state / "lifehold").mkdir(parents=True)
+    (state / "lifehold" / "job.lock").touch(mode=0o600)
+    env = {"XDG_STATE_HOME": str(state), "LIFEHOLD_DIR": ""}
+    program = ("-c", ELSEWHERE.format(str(machine)))
+    who = lifehold.start("who", "job", env=env, program=program)
+    out, err = who.communicate(timeout=60)
+    assert f"lock   {state}/lifehold/job.lock" in out
+    assert err == (
+        f"lifehold: 'job' exists as {state}/lifehold/job.lock; for you it is {machine}/job.lock, "
+        "and these locks do not exclude each other. Give all jobs the same LIFEHOLD_DIR\n"
+    )
+
+
+def test_a_folder_of_names_that_cannot_be_one_is_told_once(lifehold):
+    for command in ("who", "wait", "log"):
+        done = lifehold(command, "job", env={"LIFEHOLD_DIR": "relative"})
+        assert (done.returncode, done.stderr.count("must be an absolute path")) == (64, 1)
 
 
 def test_who_has_chosen_the_folder_is_told_of_no_double(lifehold, tmp_path, machine, monkeypatch):

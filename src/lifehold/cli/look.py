@@ -280,7 +280,8 @@ def who(words: list[str]) -> int:
     paths = [_path(name) for name in names]
     if len(names) == 1:
         said = [_asked(names[0], None)]
-        target.tell_like(names[0], paths[0])
+        if said[0][0] is not None:
+            target.tell_like(names[0], paths[0])
     else:  # one look for all of them
         said = several(paths, lambda number, files: _asked(names[number], files))
     answers = [answer for answer, _ in said if answer is not None]

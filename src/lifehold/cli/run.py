@@ -416,6 +416,11 @@ def nested(lock: CommandLock) -> NotAcquired:
 def doubles_text(name: str, address: lock_names.Address) -> str:
     quote = explain.quote
     others = " and ".join(quote(path) for path in address.doubles)
+    if not os.path.lexists(address.path):
+        return (
+            f"'{name}' exists as {others}; for you it is {quote(address.path)}, and these locks "
+            "do not exclude each other. Give all jobs the same LIFEHOLD_DIR"
+        )
     return (
         f"'{name}' exists in more than one folder, and these locks do not exclude each "
         f"other: using {quote(address.path)}, not {others}. Give all jobs the same "

@@ -188,7 +188,7 @@ def tell_like(word: str, where: str) -> None:
         except OSError:
             continue
     names = [each.removesuffix(lock_names.SUFFIX) for each in known]
-    if near := nearest.nearest(word, names):
+    if word not in names and (near := nearest.nearest(word, names)):
         say(f"no lock '{printable(word)}' was ever used; did you mean '{printable(near)}'?")
 
 

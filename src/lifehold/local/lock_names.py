@@ -196,7 +196,8 @@ def make_folder(path: str) -> str:
     """
     if is_store(path):
         path = f"{candidates()[0]}/history"  # of its runs
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.dirname(path) != MACHINE:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
     if os.path.dirname(path) != MACHINE or os.path.isdir(MACHINE):
         return _tightened(path)
     try:

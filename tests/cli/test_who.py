@@ -207,6 +207,34 @@ def test_a_file_that_may_not_be_read_is_told_from_the_kernels_table(lifehold, fo
     assert free.returncode == 3
 
 
+@needs("root", "proc", "all processes")
+def test_ls_of_files_that_may_not_be_read_goes_by_the_kernels_table_too(lifehold, for_all):
+    script = (
+        "import os, sys; from lifehold.cli.main import main; main(sys.argv[1:]); print('---')\n"
+        "os.setuid(54321); sys.exit(main(sys.argv[1:]))"
+    )
+    (for_all / "empty.lock").touch(mode=0o600)
+    with Lock(for_all / "held.lock", mode=0o600), Lock(for_all / "left.lock", mode=0o600) as left:
+        left.release()
+        how = {"program": ("-c", script), "env": {"LIFEHOLD_DIR": str(for_all)}}
+        ls = lifehold.start("ls", f"{for_all}/", **how)
+        seen = ls.communicate(timeout=60)[0].partition("---\n")[2].splitlines()[1:]
+        ls = lifehold.start("ls", **how)
+        names = ls.communicate(timeout=60)[0].partition("---\n")[2].splitlines()[1:]
+    states = {line.split()[0]: line.split()[1] for line in [*seen, *names]}
+    assert states == {
+        f"{for_all}/held.lock": "held",
+        f"{for_all}/left.lock": "suspect",
+        "empty": "free",
+        "held": "held",
+        "left": "suspect",
+    }
+    path = str(for_all / "empty.lock")
+    who = lifehold.start("who", path, program=("-c", script))
+    told = who.communicate(timeout=60)[0].partition("---\n")[2]
+    assert (who.returncode, told.splitlines()[0]) == (1, f"'{path}' is free")
+
+
 @needs("unshare")
 def test_inside_a_pid_namespace_held_and_free_are_still_told_apart(lifehold):
     unshare = "['unshare', '-p', '-f', '--mount-proc', sys.executable, '-m', 'lifehold']"

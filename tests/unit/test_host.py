@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from ground import needs
+from lifehold import Lock
 from lifehold.core.errors import SystemRefused
 from lifehold.local.ground import MountInfo
 from lifehold.local.proc_locks import KernelLine, Key
@@ -49,6 +50,31 @@ def test_a_lock_in_a_folder_that_nobody_named_is_found_by_who_has_it_open(kind, 
         assert len(at(inventory.of_host(), path)) == 1  # to look has not dropped it
     assert (answer.state, answer.kind) == (HELD, kind)
     assert answer.holder.pid_here == os.getpid()
+
+
+def test_a_lock_file_that_was_made_without_a_name_is_shown_by_its_path(tmp_path):
+    path = tmp_path / "soft.lock"
+    with Lock(path, kind="soft"):
+        view = inventory.of_host()
+    (answer,) = at(view, path)
+    assert (answer.state, answer.holder.pid_here) == (HELD, os.getpid())
+    assert [each.name for each in view.answers if each.name.startswith(f"{tmp_path}/#")] == []
+
+
+def test_a_plain_name_that_is_locked_is_shown_once_also_where_nobody_is_seen(tmp_path, monkeypatch):
+    with Lock(tmp_path / "names" / "job.lock"):
+        monkeypatch.setattr(inventory, "OpenFileScan", lambda *_, **__: Blind())
+        view = inventory.of_host()
+    assert [each.state for each in at(view, "job")] == [HELD]
+    locked = os.stat(tmp_path / "names" / "job.lock").st_ino
+    assert not [each for each in view.answers if each.name.startswith(f"inode {locked} ")]
+
+
+class Blind:
+    """Sees no open file, as one user those of another."""
+
+    def holding(self, *_):
+        return []
 
 
 def test_a_locked_file_that_was_removed_is_shown_with_what_that_means(tmp_path):

@@ -67,7 +67,7 @@ class ForeignFiles:
     @property
     def inodes(self) -> frozenset[int] | None:
         """On which there is a lock; None where not all of them were read, or can be seen."""
-        if self._inodes is None and self._table is not None and _sees_all_locks():
+        if self._inodes is None and self._table is not None and sees_all_locks():
             self._inodes = frozenset(key.inode for key in self._table)
         return self._inodes
 
@@ -113,7 +113,7 @@ class ForeignFiles:
             self._of.clear()
 
 
-def _sees_all_locks() -> bool:
+def sees_all_locks() -> bool:
     return process.namespace("pid") == INITIAL_PID_NAMESPACE
 
 
@@ -222,7 +222,7 @@ def queue(seen: HolderLook, files: ForeignFiles) -> tuple[KernelWaiter, ...]:
 
 def of_removed(path: str, files: ForeignFiles) -> list[Holder]:
     """Who holds a lock on a file that once stood at `path`, and was removed or replaced."""
-    if _sees_all_locks() and not files.any_lock:
+    if sees_all_locks() and not files.any_lock:
         return []  # nobody holds any lock: no need to look through the processes
     found: dict[int, Holder] = {}
     for file in files.survey.removed(path):

@@ -161,7 +161,8 @@ def _unlocked(
     name: str, path: str, found: os.stat_result, files: ForeignFiles, every: bool
 ) -> LockAnswer | None:
     """What no kernel lock is on: free, another tool's, or no lock at all."""
-    if (last := _last(path)) is not None or every:
+    last = _last(path) if found.st_size else None
+    if last is not None or every:
         return LockAnswer(name, path, FREE, last=last, family="lifehold")
     known = answer_existence(name, path, files.eyes, found)
     return known if known is not None or not _ours(path) else LockAnswer(name, path, FREE)
@@ -383,8 +384,8 @@ def of_host(tell: Callable[[int], None] | None = None) -> Inventory:
     table = by_file()
     paths, unread, looked = _in_places(tell)
     keys = {} if table is None else table
-    files = _files(keys, paths)
     names = _plain_names()
+    files = _files(keys, [*paths, *names])
     known = {*names, *map(os.path.realpath, names)}
     found = of_paths(names, every=True)
     asked = [path for path, _ in files.values() if path]
@@ -468,10 +469,22 @@ def _files(
         opened = next((each for kind in kinds for each in survey.holding(key, kind)), None)
         if opened is None:
             continue
-        link = opened.link
-        same = not opened.removed and not place_of_path(link).far and _keys_at(link, inodes)
+        link = _linked(opened, key)
+        same = not link.endswith(GONE) and not place_of_path(link).far and _keys_at(link, inodes)
         found[key] = (link if same and key in same else "", opened)
     return found
+
+
+def _linked(opened: OpenFile, key: Key) -> str:
+    """Its link. Of a file that was made without a name, as soft locks are, where it stands now."""
+    folder, name = os.path.split(opened.link.removesuffix(GONE))
+    if name != f"#{key.inode}" or place_of_path(folder).far:
+        return opened.link
+    try:
+        with os.scandir(folder) as entries:
+            return next((e.path for e in entries if e.inode() == key.inode), opened.link)
+    except OSError:
+        return opened.link
 
 
 def _keys_at(path: str, inodes: dict[int, list[Key]]) -> list[Key]:

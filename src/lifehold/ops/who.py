@@ -33,7 +33,7 @@ from ..lock import absolute
 from ..runtime import clock, fork, process
 from . import databases, families
 from .answer import FREE, HELD, STALE, SUSPECT, LockAnswer
-from .foreign import ForeignFiles, fcntl_holders, of_removed, queue
+from .foreign import ForeignFiles, fcntl_holders, of_removed, queue, sees_all_locks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -149,12 +149,20 @@ def _found(name: str, path: str, plain: bool, files: ForeignFiles, removed: bool
             return answer
         answer = _steady(LockAnswer(name, path, FREE, note=hidden), fd, files)
         if answer.holder is None and hidden:
-            return replace(answer, state=SUSPECT)
+            blank = _is_blank(fd, found, files)
+            return replace(answer, note=EMPTY) if blank else replace(answer, state=SUSPECT)
         if answer.holder is None:
             answer = _unheld(answer, fd, found, files)
     finally:
         HOST.close(fd)
     return _with_removed(answer, files) if removed else answer
+
+
+def _is_blank(fd: int, found: os.stat_result, files: ForeignFiles) -> bool:
+    """Whether the kernel's table says it all: it is whole, and the file has nothing to read."""
+    if found.st_size or not stat.S_ISREG(found.st_mode) or not sees_all_locks():
+        return False
+    return files.lines(key_of(fd)) is not None
 
 
 def _opened(path: str, files: ForeignFiles) -> tuple[int | None, str]:
@@ -532,7 +540,7 @@ def answer_readers(name: str, path: str, fd: int | None = None) -> LockAnswer | 
             return None
         found = [_judged(path, f"{path}{SUFFIX}/{each}") for each in names[:MOST_READERS]]
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM):
+        if error.errno in (errno.EACCES, errno.EPERM) and os.path.lexists(path + SUFFIX):
             note = f"who is in cannot be read here: {error.strerror}"
             return LockAnswer(name, path, SUSPECT, note=note, kind=KIND)
         return None

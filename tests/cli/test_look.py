@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from ground import needs
-from lifehold import Lock
+from lifehold import Lock, ReadWriteLock
 
 DOCS = Path(__file__).parents[2] / "docs/reference"
 WHO = json.loads((DOCS / "who.schema.json").read_text(encoding="utf-8"))
@@ -167,6 +167,30 @@ def test_wait_waits_for_fcntl_locks_too(lifehold):
         time.sleep(0.3)
         assert waits.poll() is None
     assert waits.wait(60) == 0
+
+
+@pytest.mark.parametrize("side", ["reading", "writing"])
+def test_wait_waits_for_a_soft_reader_or_writer_too(lifehold, side):
+    path = lifehold.folder / "x.lock"
+    with getattr(ReadWriteLock(path, kind="soft", ttl=30), side)():
+        assert lifehold("wait", "-w", "0.2", str(path)).returncode == 75
+        waits = lifehold.start("wait", str(path))
+        time.sleep(0.3)
+        assert waits.poll() is None
+    assert waits.wait(60) == 0
+
+
+def test_wait_for_a_semaphore_ends_when_no_slot_is_taken_any_more(lifehold):
+    holders = [lifehold.holder("--slots", "a,b", "gpu") for _ in range(2)]
+    assert lifehold("wait", "-w", "0.2", "gpu").returncode == 75
+    waits = lifehold.start("wait", "gpu")
+    time.sleep(0.3)
+    os.kill(holders[0].child, signal.SIGKILL)
+    time.sleep(0.3)
+    assert waits.poll() is None
+    os.kill(holders[1].child, signal.SIGKILL)
+    assert waits.wait(60) == 0
+    assert lifehold("run", "-n", "--slots", "a,b", "gpu", "true").returncode == 0
 
 
 @needs("linux", "proc")

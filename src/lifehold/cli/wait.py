@@ -20,14 +20,15 @@ from ..core.acquire import FIRST_NOTICE, LONGEST_GAP, Ask
 from ..core.errors import SystemRefused
 from ..core.events import Waiting
 from ..core.mask import printable
-from ..local import lock_names
+from ..local import lock_names, soft_readwrite
 from ..local.files import HOST, READ_ONLY, READ_WRITE
 from ..local.ground import is_far
 from ..local.identify import KINDS
+from ..local.kernel_semaphore import slot_path
 from ..local.proc_locks import FLOCK, key_of, lines_of
 from ..lock import absolute
 from ..ops import databases, held
-from ..ops.who import FREE, HELD, STALE, LockAnswer, who
+from ..ops.who import FREE, HELD, STALE, LockAnswer, numbers_of, permits_of, who
 from ..runtime import clock
 from ..runtime.blocking import BLOCKING, finish
 from ..runtime.flock_wait import FIRST_BYTE
@@ -146,7 +147,7 @@ def stand(answer: LockAnswer, until: float) -> bool:
         return False
     if answer.kind == "pidfile":
         return _end_of_process(answer, until)
-    if answer.kind in (*KINDS, "existence"):
+    if answer.kind in (*KINDS, soft_readwrite.KIND, "existence"):
         return _change(answer, until)
     if answer.family == "sqlite":
         return _end_of_writer(answer, until)
@@ -154,6 +155,8 @@ def stand(answer: LockAnswer, until: float) -> bool:
     if fd is None:
         return False
     try:
+        if (permits := permits_of(HOST, fd)) is not None:
+            return _end_of_slots(answer.path, permits, until)
         shared = any(
             line.kind == FLOCK and not line.waiting and not line.exclusive
             for line in lines_of([key_of(fd)]) or ()
@@ -166,6 +169,20 @@ def stand(answer: LockAnswer, until: float) -> bool:
         return came and not _others(fd, answer)
     finally:
         os.close(fd)
+
+
+def _end_of_slots(path: str, permits: int, until: float) -> bool:
+    """Of whoever holds slots of a semaphore, one after the other. False: look again."""
+    for number in numbers_of(path, permits):
+        fd = _opened(slot_path(path, number))
+        if fd is None:
+            continue
+        try:
+            _within(until, functools.partial(fcntl.flock, fd, fcntl.LOCK_SH))
+        finally:
+            os.close(fd)
+    clock.pause(max(0.0, min(until - clock.now(), AGAIN)))
+    return False
 
 
 def _opened(path: str) -> int | None:
@@ -231,6 +248,8 @@ def _change(answer: LockAnswer, until: float) -> bool:
     ask, watched = Ask(answer.name), answer.path
     if answer.kind in ("generation", "folder"):
         watched += "/"
+    elif answer.kind == soft_readwrite.KIND and not os.path.lexists(watched):
+        watched += f"{soft_readwrite.SUFFIX}/"  # readers alone are in
     far, pid = is_far(answer.path), answer.holder.pid_here if answer.holder else None
     end = min(until, clock.now() + LOOK_AGAIN)
     try:

@@ -50,7 +50,7 @@ def test_who_tells_all_that_hold_and_how_many_there_may_be(lifehold):
     told = lifehold("who", "gpu")
     assert told.returncode == 0
     assert "'gpu' is held" in told.stdout
-    assert "1 of its 2 slots are taken" in told.stdout
+    assert "1 of its 2 slots is taken" in told.stdout
     other, _ = start(lifehold)
     told = lifehold("who", "--json", "gpu")
     lock = json.loads(told.stdout)["locks"][0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -353,6 +354,51 @@ def test_every_remedy_runs_as_printed(scene):
         wait, look = re.findall(r"(?:wait|look):  (lifehold .*)", text)
         assert by_shell(wait.replace(" CMD", " echo in")).stdout == "in\n"
         assert by_shell(look).returncode == 1
+
+
+KINDS = {
+    **{kind: f"Lock('x.lock', kind={kind!r}{{wait}})" for kind in ("soft", "link", "folder")},
+    "soft lease": "Lock('x.lock', kind='soft', ttl=30{wait})",
+    "generation": "Lock('x.lock', kind='generation', ttl=30{wait})",
+    "directory": "Lock('x.lock', kind='directory', ttl=30{wait})",
+    "soft writer": "ReadWriteLock('x.lock', kind='soft', ttl=30{wait}).writing()",
+    "semaphore": "Semaphore('x.lock', 1{wait})",
+    "store": "connect('sqlite:///x.db').lock('a'{wait})",
+    "store writer": "connect('sqlite:///x.db').read_write('a'{wait}).writing()",
+    "store permits": "connect('sqlite:///x.db').semaphore('a', 1{wait})",
+}
+REFUSED = """
+from threading import Thread
+from lifehold import Lock, ReadWriteLock, Semaphore, Timeout, connect
+def refused():
+    try:
+        with {want}: pass
+    except Timeout as error:
+        print(error, flush=True)
+with {hold}:
+    thread = Thread(target=refused); thread.start(); thread.join()
+    print("---", flush=True); input()
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_remedy_for_each_kind_takes_or_awaits_the_same_lock(scene, kind):
+    text = KINDS[kind]
+    program = REFUSED.format(hold=text.format(wait=""), want=text.format(wait=", wait=0.1"))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program], env=scene.lifehold.environment, cwd=scene.lifehold.folder,
+        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+    scene.lifehold.started.append(holder)
+    told = "".join(iter(holder.stdout.readline, "---\n"))
+    wait, look = re.findall(r"(?:wait|look):  lifehold (.*)", told)
+    words = shlex.split(re.sub(r"(--wait|-w) 1h", r"\1 0.1", wait).replace(" CMD", " echo in"))
+    held = scene.lifehold(*words)
+    assert held.returncode == 75, (wait, held.stderr)
+    assert scene.lifehold(*shlex.split(look)).returncode == 0
+    holder.communicate("\n", timeout=60)
+    free = scene.lifehold(*words)
+    assert (free.returncode, free.stdout) == (0, "in\n" if words[0] == "run" else "")
 
 
 def test_doctor_says_under_its_verdict_why_a_folder_is_unsafe(lifehold):

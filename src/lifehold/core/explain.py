@@ -46,14 +46,15 @@ def held_text(
     return "\n".join(lines)
 
 
-def remedies(target: str, option: str = "") -> list[str]:
+def remedies(target: str, option: str | None = "") -> list[str]:
     """Two commands that run as printed, each on a line of its own: names may be long.
 
-    `option`: without which it would be another lock.
+    `option`: without which it would be another lock; None where `lifehold run` cannot take it.
     """
     quoted = quote(target)
+    run = f"lifehold run --wait 1h {option}{quoted} -- CMD"
     return [
-        f"wait:  lifehold run --wait 1h {option}{quoted} -- CMD",
+        f"wait:  {f'lifehold wait -w 1h {quoted}' if option is None else run}",
         f"look:  lifehold who {quoted}",
     ]
 

@@ -222,8 +222,8 @@ if TYPE_CHECKING:
         """Buys: remedies that run as printed, for a kind that the command is told by an option."""
 
         @property
-        def option(self) -> str:
-            """Of the command that takes the same lock."""
+        def option(self) -> str | None:
+            """Of the `lifehold run` that takes the same lock; None where none does."""
             ...
 
     class Maker(Protocol):

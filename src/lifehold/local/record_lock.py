@@ -130,6 +130,12 @@ class RecordLock:
         }[what]
         raise InvalidArgument(f"kind {self.kind!r} takes no {what}: {why}")
 
+    @property
+    def option(self) -> str:
+        """Of the command that takes the same lock."""
+        ttl = "" if self.terms is None else f"--ttl {self.terms.ttl:g}s "
+        return f"--kind {self.kind} {ttl}"
+
     # ---- one try, plain code
 
     def attempt(self) -> Grant | Held:

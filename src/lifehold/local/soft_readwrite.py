@@ -152,6 +152,7 @@ class SoftReadWrite:
 
     safety = 2.0  # seconds between two looks of a waiter to whom no event comes
     courtesy = COURTESY
+    option = None  # no `lifehold run` takes it
     key: Any
     runtime: Runtime
     table: Descriptors

@@ -346,7 +346,8 @@ def answer_slots(who: Callable[..., LockAnswer], empty: LockAnswer, count: int) 
     files = ForeignFiles(paths.values())
     found = [who(f"{empty.name}#{n}", path, plain=True, files=files) for n, path in paths.items()]
     taken = [each for each in found if each.holder is not None]
-    note = f"a semaphore: {len(taken)} of its {count} slots are taken"
+    are = "is" if len(taken) == 1 else "are"
+    note = f"a semaphore: {len(taken)} of its {count} slots {are} taken"
     note += f", of the first {MOST_SLOTS} that were ever used" if len(numbers) > MOST_SLOTS else ""
     removed = tuple(holder for each in found for holder in each.removed)
     waiting = {each.pid: each for one in found for each in one.waiting}

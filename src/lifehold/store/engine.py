@@ -101,6 +101,7 @@ class StoreLock:
     """The mechanism (core/ports.py) of one name. Made once per lock object."""
 
     kind = "store"
+    option: str | None = ""
     remote = True  # an event loop awaits it, and never calls it
     # ---- getting in
 
@@ -123,6 +124,8 @@ class StoreLock:
         self.fair, self.delay = fair, delay
         self.exclusive, self.slotted = weight == capacity, weight == 1 < capacity < WHOLE
         self.permits = capacity
+        if capacity > 1 or shared:
+            self.option = None  # no `lifehold run` takes it
         self.path = site.address(name)
         self.now = runtime.now
         self._seen: tuple[Refused, float] | None = None

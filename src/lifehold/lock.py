@@ -591,7 +591,7 @@ class Lock(LockFace):
     `wait`: seconds that `acquire()` and `with` wait; None until acquired, 0 for one try.
     `kind`: "kernel", or "auto", which chooses it. `exclusive=False` locks shared: many may hold it
     at once.
-    `label`: a word for people, shown to who waits. `reentrant`: the thread that holds it may take
+    `label`: a word for people, shown to waiters. `reentrant`: the thread that holds it may take
     it again.
     `max_hold`: seconds after which a grant ends by itself and is lost. `record=False` writes
     nothing.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lifehold import InvalidArgument, Lock
@@ -58,6 +60,36 @@ def test_every_line_that_is_advised_is_one_of_ours():
     flags = {flag for row in options.COMMANDS.values() for each in row.options
              for flag in each.flags}  # fmt: skip
     assert {*mistaken.OPTIONS} - {""} <= flags
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "told"),
+    [
+        ("run --kind kernel --ttl 5 x true", 64, "use --max-hold 5.0; for a lease use --kind soft"),
+        ("run --kind session x true", 64, "--kind session is a lock of PostgreSQL"),
+        ("simulate --ttl 1 --margin 2", 64, "Give --ttl 20 or more, or --margin 0.1"),
+        ("run -- true", 64, "no command to run: 'true' is the NAME"),
+        ("once x", 64, "no command to run: 'x' is the NAME"),
+        ("store chek", 64, "did you mean 'check'?"),
+        ("store check", 64, "for example:  lifehold store check sqlite:////"),
+        ("who sqlite:////x.db", 64, "it follows a #, as in URL#NAME"),
+        ("watch no.toml", 71, "`lifehold help watch` says what"),
+        ("clear --force ./x", 64, "--force takes a WORD, and then the lock"),
+        ("clear -R data", 64, "write ./data for the folder"),
+        ("clear data", 0, "'data' is the NAME; for the folder here write ./data"),
+    ],
+)
+def test_a_mistake_is_answered_in_words_of_the_command(lifehold, line, code, told):
+    (lifehold.folder / "data").mkdir()
+    done = lifehold(*line.split())
+    assert (done.returncode, told in done.stderr) == (code, True), done.stderr
+    assert not re.search(r"\b(kind|ttl|margin|max_hold)=", done.stderr)
+
+
+def test_clear_of_what_is_not_there_says_just_that(lifehold):
+    out = lifehold("clear", "./nothing.pid").stdout
+    path = lifehold.folder / "nothing.pid"
+    assert out == f"nothing       {path}\n              no such file or folder\n"
 
 
 def test_help_of_a_command_and_the_version_are_words_too(lifehold):

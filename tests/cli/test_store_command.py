@@ -158,8 +158,8 @@ def test_a_file_is_made_and_checked_without_being_changed(lifehold, tmp_path):
     ("words", "status", "said"),
     [
         (["mend", "sqlite:///x.db"], 64, "migrate, check or prune, not 'mend'"),
-        (["check"], 64, "takes the URL of a store"),
-        (["migrate"], 64, "takes the URL of a store"),
+        (["check"], 64, "URL is missing"),
+        (["migrate"], 64, "URL is missing"),
         (["check", "--sql", "sqlite:///x.db"], 64, "are for migrate"),
         (["migrate", "--sql", "--json"], 64, "choose one"),
         (["migrate", "locks.db"], 64, "by its URL"),

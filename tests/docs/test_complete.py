@@ -109,6 +109,12 @@ def test_the_page_of_exit_codes_names_every_code():
     assert {code for code in codes if not re.search(rf"\b{code}\b", text)} == set()
 
 
+def test_the_page_of_exit_codes_names_every_command():
+    text = page("reference/exit-codes.md")
+    said = set(re.findall(r"`(?:lifehold )?([a-z]+)`", text))
+    assert set(options.COMMANDS) - said == set()
+
+
 def test_the_page_of_the_history_names_every_field_and_every_outcome():
     text = page("reference/history.md")
     schema = json.loads(page("reference/run.schema.json"))

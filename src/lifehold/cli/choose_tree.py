@@ -94,7 +94,7 @@ LEASE = 'kind="generation", ttl=30'
 ENDS = (
     End(
         {"who": "tool"},
-        "Take the lock of that tool, not a second one. Which kind it is says lifehold who.",
+        "Take the lock of that tool, not a second one. `lifehold who` says what kind it is.",
         "",
         "lifehold who PATH",
         "how-to/migrate/index.md",
@@ -166,23 +166,23 @@ ENDS = (
     # On one machine
     End(
         {"hosts": "one", "how": "one"},
-        "A kernel lock: a crash frees it at once, and who waits is woken.",
+        "A kernel lock: a crash frees it at once, and the next waiter is woken.",
         f'with Lock("{PATH}") as lease: ...',
-        "lifehold run job -- CMD",
+        f"lifehold run {PATH} -- CMD",
         "explanation/kernel-lock.md",
     ),
     End(
         {"hosts": "one", "how": "readers"},
         "A reader/writer lock of the kernel.",
         f'with ReadWriteLock("{PATH}").writing() as lease: ...',
-        "lifehold run -s job -- CMD",
+        f"lifehold run -s {PATH} -- CMD",
         "explanation/readwrite-lock.md",
     ),
     End(
         {"hosts": "one", "how": "few"},
         "A semaphore: each slot is a kernel lock.",
         f'with Semaphore("{PATH}", 4) as lease: ...',
-        "lifehold run --slots 0,1,2,3 job -- CMD",
+        f"lifehold run --slots 0,1,2,3 {PATH} -- CMD",
         "explanation/semaphore.md",
     ),
     End(

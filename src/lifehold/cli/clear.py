@@ -35,8 +35,12 @@ def clear(words: list[str]) -> int:
         if given["force"]:
             raise Usage("--boot clears by proof alone: leave out --force")
         paths = paths or [each for each in lock_names.candidates() if os.path.isdir(each)]
+    elif not paths and given["force"]:
+        raise Usage(f"--force takes a WORD, and then the lock\nusage: {CLEAR.usage}")
     elif not paths:
         raise Usage(f"name a lock or a folder\nusage: {CLEAR.usage}")
+    for path in paths:
+        target.tell_folder(path, refuse=given["deep"] or given["boot"])
     if given["force"] and (len(paths) != 1 or is_folder(paths[0])):
         raise Usage("--force is for one lock: name it")
     outcomes: list[ClearOutcome] = []
@@ -92,7 +96,7 @@ def _of(path: str, given: dict[str, Any]) -> list[ClearOutcome]:
 def in_words(outcome: ClearOutcome) -> list[str]:
     """What became of one lock, over some lines."""
     path = explain.quote(outcome.path)
-    family = outcome.answer.family
+    family = outcome.answer.family if outcome.answer.exists else ""
     gap = " " * (12 - len(outcome.action))
     lines = [
         f"{painted(outcome.action)}{gap}  {printable(outcome.path)}"

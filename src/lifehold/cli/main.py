@@ -43,7 +43,7 @@ def main(given: Sequence[str] | None = None) -> int:
         code = _command(words)
     except BaseException as error:  # noqa: BLE001  each gets its exit code, none is hidden
         interrupted = given is None and isinstance(error, KeyboardInterrupt)
-        code = exits.code_of(error) if leaving and interrupted else _ended(error)
+        code = exits.code_of(error) if leaving and interrupted else _ended(error, words)
     if leaving or interrupted:
         _leave(code, interrupted=interrupted)
     if given is None:
@@ -112,8 +112,8 @@ def _command(words: list[str]) -> int:
     raise options.Usage(mistaken.command(printable(name), options.COMMANDS))
 
 
-def _ended(error: BaseException) -> int:
-    """What an error means to the caller."""
+def _ended(error: BaseException, words: list[str]) -> int:
+    """What an error means to the caller, who typed `words`."""
     if isinstance(error, SystemExit):
         raise error
     if type(error).__name__ == "HelpAsked":
@@ -121,7 +121,7 @@ def _ended(error: BaseException) -> int:
     if isinstance(error, BrokenPipeError):
         forget_stdout()
     elif isinstance(error, LifeholdError):
-        say(masked_urls(error.text))  # L11  it may quote what was typed
+        say(masked_urls(_as_typed(error.text, words)))  # L11  it may quote what was typed
     elif isinstance(error, OSError):
         where = f": {printable(str(error.filename))}" if error.filename else ""
         say(f"the system refused: {error.strerror or error}{where}")
@@ -131,6 +131,15 @@ def _ended(error: BaseException) -> int:
     else:
         sys.excepthook(type(error), error, error.__traceback__)
     return exits.code_of(error)
+
+
+def _as_typed(text: str, words: list[str]) -> str:
+    """The words of the library as those of the command where one takes the same arguments."""
+    if words[:1] not in (["run"], ["once"], ["simulate"]) or "=" not in text:
+        return text
+    from . import mistaken, options
+
+    return mistaken.in_options(text, options.COMMANDS[words[0]])
 
 
 def _shown(text: str) -> int:

@@ -53,6 +53,7 @@ OPTIONS = {
     "": "--lockfile --lock-file --file --lock --path --key",
 }
 
+QUOTES = "'"
 OF_FLOCK = ("-n", "--nonblock", "-s", "--shared", "-x", "--exclusive", "-o", "--close", "-F")
 
 
@@ -88,6 +89,19 @@ def option(word: str, row: Command) -> str:
     if name in OPTIONS[""].split() and row.operands:
         return f"unknown option '{name}': the lock stands without one, as NAME or ./PATH"
     return f"unknown option '{name}'. All options: lifehold {row.name} --help"
+
+
+def in_options(text: str, row: Command) -> str:
+    """A text of the library, its arguments of Python as options: kind='soft' as --kind soft."""
+    import re
+
+    flags = {flag for each in row.options for flag in each.flags}
+
+    def typed(found: re.Match[str]) -> str:
+        flag = f"--{found[1].replace('_', '-')}"
+        return f"{flag} {(found[2] or '').strip(QUOTES)}".rstrip() if flag in flags else found[0]
+
+    return re.sub(r"\b([a-z_]+)=('[\w-]+'|\d+(?:\.\d+)?)?(?![\w'\"])", typed, text)
 
 
 def _with(word: str) -> str:

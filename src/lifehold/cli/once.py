@@ -405,8 +405,8 @@ def _put(site: BuildFolder, staging: Staging, code: int, what: str) -> int:
         raise
     except InvalidArgument:
         say(
-            f"{what} left nothing in the folder that becomes {shown}: it finds its name in "
-            f"{VARIABLE}"
+            f"{what} left nothing in the folder that becomes {shown}: it has to write into the "
+            f"folder that ${VARIABLE} names"
         )
         return EMPTY
     except (LifeholdError, OSError) as error:

@@ -139,7 +139,8 @@ LOG = Command(
   lifehold log                                 which stale locks were removed""",
     (
         Option("last", ("-l", "--last"), "only the last N lines", "N", count),
-        Option("event", ("--event",), "only these: hold, skip, timeout, loss or takeover", "EVENT"),
+        Option("event", ("--event",), "only these: hold, skip, timeout, loss, takeover;\n"
+               "of `clear`: clear, kept", "EVENT"),
         target.NAMED, STORE,
         Option("json", ("--json",), f"{JSON}log/1", default=False),
     ),
@@ -313,7 +314,7 @@ TOP = Command(
                every, default=2.0),
         Option("sort", ("--sort",), f"by {', '.join(SORTS[:-1])} or {SORTS[-1]}", "KEY", sort,
                default=SORTS[0]),
-        Option("once", ("--once",), "one table, and end; so it does without a terminal too",
+        Option("once", ("--once",), "one table, then end; the default without a terminal",
                default=False),
         STORE,
         Option("json", ("--json",), "the same in JSON, schema lifehold.top/1", default=False),

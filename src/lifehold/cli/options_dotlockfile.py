@@ -26,7 +26,7 @@ DOTLOCKFILE = Command(
   lifehold dotlockfile -P -p box.lock backup --all    hold it while CMD runs
   lifehold dotlockfile -u box.lock                    remove it""",
     (
-        Option("lock", ("-l",), "make the lock file; what is done anyway"),
+        Option("lock", ("-l",), "make the lock file (default)"),
         Option("unlock", ("-u",), "remove it, whoever made it"),
         Option("touch", ("-t",), "make it young: it counts for 300 s from now on"),
         Option("check", ("-c",), "0 when a valid lock file is there, else 1"),

@@ -62,7 +62,7 @@ FLOCK = Command(
   exec 9>/run/job.lock; lifehold flock 9               an open file of the shell""",
     (
         Option("shared", ("-s", "--shared"), "a shared lock"),
-        Option("exclusive", ("-x", "-e", "--exclusive"), "an exclusive lock; what is done anyway"),
+        Option("exclusive", ("-x", "-e", "--exclusive"), "an exclusive lock (default)"),
         Option("unlock", ("-u", "--unlock"), "let go; closing the file does it too"),
         Option("nonblock", ("-n", "--nb", "--nonblock"), "fail rather than wait"),
         Option("timeout", ("-w", "--wait", "--timeout"), "wait at most so long", "SECONDS"),

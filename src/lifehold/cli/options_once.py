@@ -46,7 +46,7 @@ ONCE = Command(
                "TIME", lasting),
         Option("grace", ("--kill-grace",), "from TERM to KILL, when CMD must be stopped\n"
                "(default: 5s)", "TIME", duration, default=5.0),
-        Option("label", ("--label",), "a word for people, shown to who waits", "TEXT", default=""),
+        Option("label", ("--label",), "a word for people, shown to waiters", "TEXT", default=""),
         Option("history", ("--no-history",), "write no line for `lifehold log`", store=False,
                default=True),
         Option("verbose", ("-v", "--verbose"), "say on stderr what happens", default=False),
@@ -112,7 +112,7 @@ def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[
             raise _usage("give -c TEXT or CMD, not both")
         command = ["-c", shell]
     if not command:
-        raise _usage("no command to run")
+        raise _usage(f"no command to run: {name!r} is the NAME")
     if not (shell if shell is not None else command[0]).strip():
         raise _usage("CMD is empty: an unset variable?")
     if shell is not None:

@@ -151,7 +151,7 @@ RUN = Command(
             duration,
             default=5.0,
         ),
-        Option("label", ("--label",), "a word for people, shown to who waits", "TEXT", default=""),
+        Option("label", ("--label",), "a word for people, shown to waiters", "TEXT", default=""),
         Option(
             "history",
             ("--no-history",),
@@ -300,7 +300,7 @@ def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str]
     elif "--" in command:
         raise _unclear(rest)
     if not command:
-        raise _usage("no command to run")
+        raise _usage(f"no command to run: {names[0]!r} is the NAME")
     if not (shell if shell is not None else command[0]).strip():
         raise _usage("CMD is empty: an unset variable?")
     if shell is not None or (command[0] == "-c" and len(command) == 2):  # as flock(1) has it

@@ -82,7 +82,7 @@ STORE = Option(
     "store",
     ("--store",),
     "NAME is a lock in this store: sqlite:////PATH.db,\n"
-    "postgresql://HOST/DATABASE; as URL#NAME without it",
+    "postgresql://HOST/DATABASE, redis://HOST/0; or\nwithout it URL#NAME",
     "URL",
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..core.errors import LifeholdError
 from ..core.mask import masked_urls, printable
+from ..core.nearest import nearest
 from ..core.value import as_dict
 from ..local import lock_names
 from ..ops import stored
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from ..store.upkeep import Checked, Migrated
 
+ACTS = ("migrate", "check", "prune")
 MIGRATED, CHECKED = "lifehold.store-migrate/1", "lifehold.store-check/1"
 PRUNED = "lifehold.store-prune/1"
 DEFAULT = "postgresql://"  # whose SQL is shown when no URL is given
@@ -26,10 +28,15 @@ def store(words: list[str]) -> int:
     """The exit code of `lifehold store WORDS`."""
     given, rest = arguments(STORE_COMMAND, words)
     act, url = rest[0], rest[1] if len(rest) > 1 else ""
-    if act not in ("migrate", "check", "prune"):
-        raise Usage(f"what is to be done is migrate, check or prune, not {printable(act)!r}")
+    if act not in ACTS:
+        near = nearest(act, ACTS)
+        meant = f"; did you mean '{near}'?" if near else ""
+        raise Usage(
+            f"`lifehold store` takes migrate, check or prune, not {printable(act)!r}{meant}"
+        )
     if not url and not given["sql"]:
-        raise Usage(f"lifehold store {act} takes the URL of a store")
+        example = f"lifehold store {act} sqlite:////PATH.db"
+        raise Usage(f"URL is missing; for example:  {example}")
     if act != "migrate" and (given["sql"] or given["grant"]):
         raise Usage("--sql and --grant are for migrate")
     if (act == "prune") != (given["older_than"] is not None):

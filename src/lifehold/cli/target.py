@@ -113,6 +113,17 @@ def folder(word: str, command: str) -> str:
     )
 
 
+def tell_folder(word: str, *, refuse: bool = False) -> None:
+    """That a NAME is not the folder of that name here. `refuse`: raises Usage."""
+    if isinstance(word, GivenName) or is_path(word):
+        return
+    if refuse:
+        folder(word, "clear -R")
+    if os.path.isdir(word):
+        here = _quote(f"./{word}")
+        _tell(f"'{printable(word)}' is the NAME; for the folder here write {here}")
+
+
 def path(word: str) -> str:
     """The word, which is a PATH or a URL. Raises Usage; tells what may surprise."""
     head, slash, rest = word.partition("/")

@@ -42,6 +42,10 @@ def watch(words: list[str]) -> int:
             f"{path!r} is a folder, and CONFIG a TOML file that names folders: write "
             f'folders = ["{path}"] into a file, and give that'
         )
+    if not os.path.lexists(path):
+        raise SystemRefused(
+            f"there is no file '{printable(path)}': `lifehold help watch` says what stands in it"
+        )
     config = watch_config.read(path)
     if given["check"]:
         count = len(config.folders)

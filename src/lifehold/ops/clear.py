@@ -143,7 +143,7 @@ def word_of(path: str) -> str:
 def _never(path: str, answer: LockAnswer) -> ClearOutcome | None:
     """What is not removed by anybody's order."""
     if not answer.exists:
-        return ClearOutcome(path, NOTHING, "there is nothing", answer)
+        return ClearOutcome(path, NOTHING, "no such file or folder", answer)
     if answer.kind in KERNEL or (answer.kind not in (*OURS, "existence", "pidfile")):
         if answer.family not in ("", "flock") or answer.holder is not None:
             why = "a kernel lock's file: removed, it would let a second holder in"

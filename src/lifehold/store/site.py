@@ -576,7 +576,7 @@ def checked(name: object) -> str:
     if not isinstance(name, str):
         raise InvalidArgument(f"a lock's name must be a str, not {type(name).__name__} {name!r}")
     if not name:
-        raise InvalidArgument("a lock's name must not be empty")
+        raise InvalidArgument("a lock's name must not be empty: it follows a #, as in URL#NAME")
     if len(name) > LONGEST_NAME:
         raise InvalidArgument(
             f"a lock's name is too long: {len(name)} characters, {LONGEST_NAME} at most: "

@@ -99,6 +99,15 @@ def test_help_of_a_command_and_the_version_are_words_too(lifehold):
     assert (version.returncode, version.stdout) == (0, lifehold("--version").stdout)
 
 
+@pytest.mark.parametrize("line", ["run --help", "help who", "--help", "--version"])
+def test_help_that_cannot_be_written_says_so(lifehold, line):
+    with open("/dev/full", "w") as full:
+        process = lifehold.start(*line.split(), stdout=full)
+        err = process.communicate(timeout=60)[1]
+    said = "lifehold: the answer cannot be written to stdout: No space left on device\n"
+    assert (process.returncode, err) == (71, said)
+
+
 def test_a_name_that_nobody_used_is_told_the_one_that_is_like_it(lifehold):
     assert lifehold("run", "nightly", "--", "true").stderr == ""
     for command in ("who", "wait", "log"):

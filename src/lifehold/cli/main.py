@@ -147,6 +147,9 @@ def _shown(text: str) -> int:
         show_help(text)
     except BrokenPipeError:
         forget_stdout()
+    except LifeholdError as error:  # a full disk
+        say(error.text)
+        return exits.code_of(error)
     return exits.DONE
 
 

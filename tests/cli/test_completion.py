@@ -58,7 +58,9 @@ def test_bash_completes_commands_options_names_and_the_command_behind_the_dashes
         return said(["bash", "-c", text], environ, cwd=tmp_path / "here")
 
     assert completed("w") == ["wait", "who", "watch"]
-    assert completed("store", "") == ["migrate", "check"]
+    assert completed("store", "") == ["migrate", "check", "prune"]
+    assert completed("help", "cl") == ["clear"]
+    assert completed("ver") == ["version"]
     assert completed("store", "migrate", "--g") == ["--grant"]
     assert {"--label", "--wait", "-n", "--help"} <= set(completed("run", "-"))
     assert completed("who", "nightly") == ["nightly report", "nightly-sync"]
@@ -114,6 +116,8 @@ def test_fish_completes_commands_options_names_and_the_command_behind_the_dashes
     assert "./bin/" in completed("lifehold who ./b")
     assert "bin/" not in completed("lifehold who b")
     assert completed("lifehold completion z") == ["zsh"]
+    assert completed("lifehold store p") == ["prune"]
+    assert completed("lifehold help simu") == ["simulate"]
     assert "weekly" in completed("lifehold run --also week")
     assert "mkdir" in completed("lifehold run job -- mkd")
 
@@ -133,6 +137,8 @@ zpty -n -w shell $'lifehold who week\\t'
 zpty -r -m shell line '*weekly*' && print -r -- "name: $line"
 zpty -n -w shell $'\\C-ulifehold compl\\t'
 zpty -r -m shell line '*completion*' && print -r -- "command: $line"
+zpty -n -w shell $'\\C-ulifehold help simu\\t'
+zpty -r -m shell line '*help simulate*' && print -r -- "help: $line"
 zpty -n -w shell $'\\C-ulifehold run --also week\\t'
 zpty -r -m shell line '*also weekly*' && print -r -- "another: $line"
 zpty -n -w shell $'\\C-ulifehold run weekly mkd\\t'
@@ -141,7 +147,7 @@ zpty -n -w shell $'\\C-ulifehold run weekly -- mkd\\t'
 zpty -r -m shell line '*-- mkdir*' && print -r -- "dashes: $line"
 """
     text = "\n".join(said(["timeout", "30", "zsh", "-f", "-c", play], environ))
-    for word in ("name:", "command:", "another:", "behind:", "dashes:"):
+    for word in ("name:", "command:", "help:", "another:", "behind:", "dashes:"):
         assert word in text
 
 

@@ -26,7 +26,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "sort": SORTS,
     **{each.name: tuple(each.answers) for each in QUESTIONS},
 }
-ACTS = "migrate check"  # of `lifehold store`
+ACTS = "migrate check prune"  # of `lifehold store`
 NAMES = "lifehold ls --names 2>/dev/null"
 LOCKS = "NAME"  # what an option takes whose value is the name of a lock
 FOLDERS = "DIR"  # and one whose value is a folder
@@ -98,7 +98,11 @@ _lifehold() {
     local flags='' taking='' kind='' at IFS=$' \\t\\n'
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W '%(commands)s --help --version' -- "$cur"))
+        COMPREPLY=($(compgen -W '%(commands)s help version --help --version' -- "$cur"))
+        return
+    fi
+    if ((COMP_CWORD == 2)) && [[ ${COMP_WORDS[1]} == help ]]; then
+        COMPREPLY=($(compgen -W '%(commands)s' -- "$cur"))
         return
     fi
     case ${COMP_WORDS[1]} in
@@ -240,7 +244,7 @@ _lifehold() {
     ours=(
 %(commands)s
     )
-    if (( CURRENT == 2 )); then
+    if (( CURRENT == 2 )) || [[ CURRENT -eq 3 && $words[2] == help ]]; then
         _describe -t commands command ours
         return
     fi

@@ -252,7 +252,7 @@ ENDS = (
     ),
 )
 # With late=yes: no lock stops a paused holder that goes on, but the data can refuse it.
-LATE = "Send lease.token with each write, and let the data refuse a token smaller than its newest."
+LATE = "Send lease.token with each write; let the data refuse an older one."
 LATE_PAGE = "how-to/late-writer.md"
 
 

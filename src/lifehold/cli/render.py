@@ -106,7 +106,8 @@ def table(rows: list[list[str]], *, whole: bool = False, headed: bool = True) ->
 
     A terminal gets what fits it: the last cell is shortened, or left out where next to nothing is
     left, or, `whole`, gone on with below. Where that is not enough the first cell is shortened to
-    FIRST columns, then columns are left out from the right on; two remain. States have colours.
+    FIRST columns (not when `whole`), then columns are left out from the right on; two remain.
+    States have colours.
     """
     width, colour = _width(), _colour()
     heads = rows[0] if headed else [""] * len(rows[0])
@@ -117,6 +118,8 @@ def table(rows: list[list[str]], *, whole: bool = False, headed: bool = True) ->
         shown = _fitting(widths, room)
         used = sum(widths[1:shown]) + 2 * (shown - 1)
         widths[0] = min(widths[0], max(1, room - used))
+    while room and whole and shown > 2 and sum(widths[:shown]) + 2 * (shown - 1) > room:
+        shown -= 1
     left = room - sum(widths[:last]) - 2 * last if shown == last else 0
     lines: list[str] = []
     for row in rows:

@@ -562,4 +562,4 @@ def _mount(options: str) -> ProbeResult:
         word.startswith("local_lock=") and word != "local_lock=none" for word in words
     ):
         return ProbeResult("mount", REFUTED, f"{options}: locks stay on this host, others see none")
-    return ProbeResult("mount", GOOD, options or "unknown")
+    return ProbeResult("mount", GOOD, options.replace(",", ", ") or "unknown")

@@ -63,7 +63,7 @@ def test_a_table_that_goes_on_below_leaves_columns_out_before_it_breaks_a_row(mo
     monkeypatch.setattr(render, "_room", lambda fd: 40)
     monkeypatch.setenv("NO_COLOR", "1")
     rows = [["WHEN", "EVENT", "CODE", "WAITED", "PID", "WHAT"],
-            ["2026-11-27 08:46:21 UTC", "skip", "75", "-", "6826", "true: held by pid 6719"]]  # fmt: skip
+            ["2026-11-27 08:46:21 UTC", "skip", "75", "-", "6826", "held by pid 6719"]]  # fmt: skip
     head, what, first, *_ = render.table(rows, whole=True).splitlines()
     assert (head.split(), what.split()) == (["WHEN", "EVENT", "CODE"], ["WHAT"])
     assert first.split()[-2:] == ["skip", "75"]

@@ -57,6 +57,14 @@ def test_every_page_is_two_clicks_from_the_first(tabs):
     assert PAGES - first - by_tab - by_links == set()
 
 
+@pytest.mark.parametrize("page", sorted(page for page in PAGES if not page.startswith("adr/")))
+def test_a_page_begins_with_a_paragraph_that_says_what_it_is_for(page):
+    text = re.sub(r"<!--.*?-->\n?", "", (DOCS / page).read_text(), flags=re.DOTALL)
+    _, first, *_ = (block for block in text.split("\n\n") if block.strip())
+    assert re.match(r"[A-Za-z`*\[\"]", first.lstrip()), first
+    assert not first.lstrip().startswith("```"), first
+
+
 def test_no_group_stands_in_a_group():
     """It would be folded in: a third click."""
     assert [page for depth, page in entries() if depth > 2 or (depth == 2 and not page)] == []

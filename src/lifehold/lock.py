@@ -451,7 +451,7 @@ def notify_of(given: object) -> float | bool:
         return False
     if given is True or not isinstance(given, int | float) or not given >= SOONEST:
         raise InvalidArgument(
-            f"notify must be None (who waits is told after 2 s), {SOONEST} seconds or more until "
+            f"notify must be None (waiters are told after 2 s), {SOONEST} seconds or more until "
             f"the first time, or False (told at the level DEBUG alone), not {given!r}"
         )
     return seconds("notify", given) or False
@@ -599,7 +599,7 @@ class Lock(LockFace):
     0666.
     `cancel`: a `Cancel` by which another thread ends a wait.
     `fair`: first come, first served among all who ask with `fair=True`.
-    `notify`: who waits is told after 2 s, then at growing intervals; a number: of seconds until
+    `notify`: waiters are told after 2 s, then at growing intervals; a number: of seconds until
     the first time; False: at the level DEBUG alone.
     `singleton`: the same object for the same file in this process, as long as it is kept; other
     options are refused.

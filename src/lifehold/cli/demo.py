@@ -88,7 +88,7 @@ class Story:
 
     def _who_waits_is_told(self) -> tuple[Part, Part]:
         pen = self.pen
-        pen.title(1, "A lock is held: who waits for it is told who has it")
+        pen.title(1, "A lock is held: a waiter is told who has it")
         holder = self._part(ROLE, "holder", "nightly-report.lock")
         token = holder.line()
         pen.note("holder", f"pid {holder.pid} holds 'nightly-report', token {token}")

@@ -33,7 +33,7 @@ DOTLOCKFILE = Command(
         Option(
             "pid",
             ("-p",),
-            "write and believe process numbers: with CMD our own,\nelse that of who calls us",
+            "write and believe process numbers: with CMD our own,\nelse that of our caller",
         ),
         Option("retries", ("-r",), "tries after the first; 5, and -1 for ever", "N"),
         Option("interval", ("-i",), "seconds between tries, instead of 5, 10, ... 60", "SECONDS"),
@@ -56,7 +56,7 @@ refused on network file systems. For new scripts `lifehold run` is better.
 
 Exit codes: 0 done; 1 wrong usage, or the answer no of -c, -t, -u; 2 a temporary
 file cannot be made, 3 nor written; 4 held by somebody else; 5 other errors; 7
--p, and who called us is gone; 8 a stale file that cannot be removed. With -P
+-p, and our caller is gone; 8 a stale file that cannot be removed. With -P
 that of CMD, 128+N for a signal, 127 cannot be run.""",
 )
 

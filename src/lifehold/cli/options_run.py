@@ -355,7 +355,7 @@ def contradictions(given: dict[str, Any]) -> None:
             if there:
                 raise _usage(
                     f"--slots and {flag} cannot both be: each slot is a kernel lock, and "
-                    "who waits is served in order anyway"
+                    "waiters are served in order anyway"
                 )
         if given["also"]:
             raise _usage("--slots is for one lock, and --also names another")

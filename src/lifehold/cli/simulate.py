@@ -145,8 +145,8 @@ def in_words(verdict: SettingVerdict, typed: Sequence[str]) -> str:
         f"in {outcome.wall:.1f} s",
     )  # fmt: skip
     page.add(
-        "outlasts", f"pauses up to {verdict.certain:.3g} s for certain, up to",
-        f"{verdict.lucky:.3g} s by luck: it depends on when the last renewal was",
+        "outlasts", f"every pause up to {verdict.certain:.3g} s; one up to",
+        f"{verdict.lucky:.3g} s only if it begins just after a renewal",
     )  # fmt: skip
     if plan.pause:
         page.add("pauses", f"{outcome.pauses:,} met a holder, of which {outcome.lost:,} lost it",
@@ -210,8 +210,8 @@ def _writes(seen: Mapping[str, Any]) -> str:
     fate = "all were refused" if not kept else f"{kept} landed all the same"
     checked_first = seen["late_writes_checked_just_before"]
     return (
-        f"{late:,} of {seen['writes']:,} came late ({checked_first:,} of them by who had looked at "
-        "the lease just before). Without a guard they landed, and lost "
+        f"{late:,} of {seen['writes']:,} came late ({checked_first:,} of them by a holder that had "
+        "checked its lease just before). Without a guard they landed, and lost "
         f"{_many(seen['updates_lost_unguarded'], 'update')}; where the data compares tokens {fate}"
     )
 
@@ -367,7 +367,7 @@ def scale_in_words(
         "heartbeat, twice the load",
     )
     page.add(
-        "who waits",
+        "waiters",
         f"in lines of {LINE}: {lines.mean / size:.3g} commands/s per client,",
         f"with {lines.handovers / size:.2g} grants/s",
     )

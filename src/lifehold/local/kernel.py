@@ -414,7 +414,7 @@ class FairKernelLock(KernelLock):
         if not flock_wait.has_ranges():
             raise InvalidArgument(
                 "fair=True needs locks of open file descriptions, which this system does not "
-                "offer: leave it out; the kernel still queues who waits"
+                "offer: leave it out; the kernel still queues the waiters"
             )
         if cleanup:
             raise InvalidArgument(

@@ -26,16 +26,24 @@ def sleeper() -> Iterator[object]:
     started = []
 
     def start(name: str, folder: object = None) -> int:
-        words = [name, "-c", "import sys; sys.stdin.read()"]
+        # It speaks first: in the middle of execve(2) a process has no name and no words yet, and
+        # Python 3.13 and newer come back from posix_spawn then.
+        words = [name, "-c", "import sys; print(flush=True); sys.stdin.read()"]
         child = subprocess.Popen(
-            words, executable=sys.executable, stdin=subprocess.PIPE, cwd=folder
+            words,
+            executable=sys.executable,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=folder,
         )
         started.append(child)
+        child.stdout.readline()
         return child.pid
 
     yield start
     for child in started:
         child.stdin.close()
+        child.stdout.close()
         child.wait()
 
 

@@ -27,15 +27,17 @@ def works():
     started = []
 
     def start(name, folder, *words, **env):
-        told = [name, "-c", "import sys; sys.stdin.read()", *words]
-        child = subprocess.Popen(told, executable=sys.executable, stdin=subprocess.PIPE,
-                                 cwd=folder, env={**os.environ, **env})  # fmt: skip
+        told = [name, "-c", "import sys; print(flush=True); sys.stdin.read()", *words]
+        child = subprocess.Popen(told, executable=sys.executable, stdin=subprocess.PIPE, cwd=folder,
+                                 stdout=subprocess.PIPE, env={**os.environ, **env})  # fmt: skip
         started.append(child)
+        child.stdout.readline()  # else it may be in the middle of execve(2), without its name
         return child.pid
 
     yield start
     for child in started:
         child.stdin.close()
+        child.stdout.close()
         child.wait()
 
 

@@ -20,7 +20,15 @@ from hatchling.metadata.plugin.interface import MetadataHookInterface
 PICTURE = re.compile(
     r"^(?:<picture>.*?)?!\[[^\]]*\]\((?!https?:)[^)]*\)(?:</picture>)?\n+", re.MULTILINE
 )
-LIST = re.compile(r"(?:^\[[^\]]*\]\((?!https?:)[^)]*\)(?: ·)?\n)+", re.MULTILINE)
+MORE = re.compile(r"^## More\n\n.*?(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+PAGES = """## More
+
+The pages that are named here lie in the folder docs/ of the source. `make docs` builds them as a
+site with a search. MIT licence."""
+WHERE = (
+    ("Install it from a checkout, with", "Install it with"),
+    ("pip install .", "pip install lifehold"),
+)
 LINK = re.compile(r"\[((?:[^\[\]]|\[[^\]]*\])*)\]\((?!https?:|#)[^)\s]*\)")
 COMMENT = re.compile(r"^<!--.*?-->\n", re.MULTILINE | re.DOTALL)
 MADE = "import sys; from lifehold.cli.completion import shared; shared(sys.argv[1])"
@@ -29,8 +37,10 @@ MADE = "import sys; from lifehold.cli.completion import shared; shared(sys.argv[
 def for_an_index(text: str) -> str:
     """The README without what leads nowhere outside of the source."""
     text = COMMENT.sub("", PICTURE.sub("", text))
-    text = LIST.sub("The documentation is in the folder docs/ of the source.\n", text)
-    return LINK.sub(r"\1", text)
+    text = LINK.sub(r"\1", MORE.sub(PAGES, text))
+    for here, there in WHERE:
+        text = text.replace(here, there)
+    return text
 
 
 class ReadmeForIndex(MetadataHookInterface):

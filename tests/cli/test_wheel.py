@@ -91,6 +91,9 @@ def test_an_index_shows_a_readme_without_a_dead_link(made):
     links = re.findall(r"\]\(([^)\s]*)\)", text)
     assert [link for link in links if not link.startswith(("https://", "#"))] == []
     assert "docs/assets" not in text  # nor a picture
+    assert "$ pip install lifehold\n" in text
+    assert "pip install .\n" not in text
+    assert "lie in the folder docs/ of the source" in text
     for url in facts.get_all("Project-URL") or []:
         assert "https://" in url
 

@@ -72,16 +72,17 @@ check: $(STAMP)-lint $(STAMP)-test
 	    check-static check-units check-claims
 
 SMALL := -m 'not soak and not large' -q --no-header
+BESIDE := -n 4 --dist worksteal
 ALONE  = spot=$$(mktemp -d "$${TMPDIR:-/tmp}/check-XXXXXX") && PYTEST_DEBUG_TEMPROOT=$$spot $(1) && rm -rf "$$spot"
 
 .PHONY: check-static check-units check-claims
 check-static: lint types
 
 check-units:
-	@$(call ALONE,$(BIN)/python -m pytest $(SMALL) tests/unit tests/typing $(ARGS))
+	@$(call ALONE,$(BIN)/python -m pytest $(SMALL) $(BESIDE) tests/unit tests/typing $(ARGS))
 
 check-claims:
-	@$(call ALONE,$(BIN)/python -m pytest $(SMALL) -k 'explore or blocking' \
+	@$(call ALONE,$(BIN)/python -m pytest $(SMALL) $(BESIDE) -k 'explore or blocking' \
 	    tests/conformance tests/explore $(ARGS))
 
 lint: $(STAMP)-lint

@@ -51,6 +51,7 @@ def test_a_status_is_an_int_that_tells_why_and_survives_pickling():
     ("flags", "line"),
     [(0, "0"), (lib.L_PID, str(os.getpid())), (lib.L_PPID, str(os.getppid())),
      (lib.L_PID | lib.L_PPID, str(os.getppid()))],
+    ids=["nobody", "this process", "its parent", "its parent first"],
 )  # fmt: skip
 def test_a_lock_file_has_its_first_line_and_nothing_is_left_beside_it(lock, flags, line):
     assert lib.lockfile_create(lock, 0, flags) == lib.L_SUCCESS

@@ -297,3 +297,18 @@ def test_an_empty_command_and_an_option_after_a_dash_dash_are_explained(lifehold
     late = lifehold("run", "job", "--", "-n", "true")
     assert late.returncode == 127
     assert "options of lifehold stand before the --" in late.stderr
+
+
+@needs("linux", "proc")
+def test_a_pid_file_of_a_process_that_lives_is_told_and_that_of_a_dead_one_is_not(lifehold):
+    path = lifehold.folder / "app.pid"
+    daemon = subprocess.Popen(["sleep", "60"])
+    path.write_text(f"{daemon.pid}\n")
+    done = lifehold("run", "-n", "./app.pid", "--", "echo", "ran")
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    said = f"'./app.pid' is held by its presence, by pid {daemon.pid} (sleep 60)"
+    assert said in done.stderr
+    daemon.kill()
+    daemon.wait()
+    assert lifehold("run", "-n", "./app.pid", "--", "true").stderr == ""
+    assert path.read_text() == f"{daemon.pid}\n"

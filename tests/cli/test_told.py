@@ -358,6 +358,7 @@ def test_every_remedy_runs_as_printed(scene):
 
 KINDS = {
     **{kind: f"Lock('x.lock', kind={kind!r}{{wait}})" for kind in ("soft", "link", "folder")},
+    "reader": "Lock('x.lock', exclusive='wait' not in '{wait}'{wait})",
     "soft lease": "Lock('x.lock', kind='soft', ttl=30{wait})",
     "generation": "Lock('x.lock', kind='generation', ttl=30{wait})",
     "directory": "Lock('x.lock', kind='directory', ttl=30{wait})",

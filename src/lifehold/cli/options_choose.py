@@ -23,7 +23,7 @@ def answer_to(question: Question) -> Callable[[str], str]:
             return words[int(text) - 1]
         if text not in words:
             end = did_you_mean(text, words)
-            raise ValueError(f"one of {', '.join(words)}, not {text!r}{end}")
+            raise ValueError(f"answer {' or '.join(words)}, not {text!r}{end}")
         return text
 
     return read

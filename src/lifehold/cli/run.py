@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from ..core import explain, mask, value
     from ..lock import Lease
-    from ..ops import history
+    from ..ops import history, who
     from ..runtime import process
     from . import notice
     from . import slots as slot_runs
@@ -57,6 +57,7 @@ else:
     process = fork.later("lifehold.runtime.process", globals())
     slot_runs = fork.later("lifehold.cli.slots", globals(), "slot_runs")
     value = fork.later("lifehold.core.value", globals())
+    who = fork.later("lifehold.ops.who", globals())
     json = fork.later("json", globals())
 
 __all__ = ["doubles_text", "run"]
@@ -85,9 +86,29 @@ def run(words: list[str]) -> int:
             return exits.code_of(error)
         raise
     report.took(leases)
+    if given["exclusive"]:
+        tell_presence(leases)
     if given["replace"]:
         return replace(leases, command, report, given["slot_env"])
     return LockedCommand(leases, command, given, report).to_the_end()
+
+
+def tell_presence(leases: list[Lease]) -> None:
+    """That a living process holds one of the files by its presence, which no kernel lock excludes.
+
+    A grant without a token is a look away: the file has the content of another program.
+    """
+    for lease in leases:
+        if lease.token is not None or lock_names.is_store(lease.path):
+            continue
+        from ..ops.families import ProcessTable
+
+        found = who.answer_existence(lease.name, lease.path, ProcessTable())
+        if found is not None and found.state == who.HELD and found.holder is not None:
+            say(
+                f"{_named(lease.name)} is held by its presence, by {explain.by(found.holder)}: "
+                "the kernel lock that CMD has now does not exclude that process"
+            )
 
 
 def _thorough(words: list[str]) -> tuple[dict[str, Any], list[str]]:

@@ -148,6 +148,11 @@ class KernelLock(Asked):
         self._last = 0  # the greatest token this object was given
         self._idle = table.idle
 
+    @property
+    def option(self) -> str:
+        """Of the command that takes the same lock."""
+        return "" if self.exclusive else "-s "
+
     # ---- one try, plain code: both faces and the explorer run it
 
     def attempt(self) -> Grant | Held:

@@ -165,3 +165,17 @@ def test_a_clear_by_force_that_leaves_the_lock_ends_with_1(lifehold, gone):
     assert lifehold("clear", str(path)).returncode == 0  # held, and nothing is wrong with that
     path.write_text(f"{gone}\n")
     assert lifehold("clear", str(path)).returncode == 0
+
+
+@needs("root")
+def test_a_folder_that_may_not_be_read_is_kept_for_that_reason(lifehold, for_all):
+    (for_all / "closed").mkdir(mode=0o700)
+    script = (
+        "import os, sys; from lifehold.cli.main import main; main(sys.argv[1:]); print('---')\n"
+        "os.setuid(54321); sys.exit(main(sys.argv[1:]))"
+    )
+    clear = lifehold.start("clear", "-R", f"{for_all}/", program=("-c", script))
+    told = clear.communicate(timeout=60)[0].partition("---\n")[2]
+    assert clear.returncode == 1
+    assert told.splitlines()[0] == f"kept          {for_all}/closed"
+    assert "cannot be read here: what lies in it was not looked at" in told

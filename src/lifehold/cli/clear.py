@@ -12,7 +12,7 @@ from ..local.files import HOST
 from ..lock import absolute
 from ..ops import clear as ops
 from ..ops import families, inventory
-from ..ops.answer import FREE, HELD, KEPT
+from ..ops.answer import FREE, HELD, KEPT, ClearOutcome
 from ..runtime import clock
 from . import exits, render, target
 from .colour import painted
@@ -23,9 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..ops.answer import ClearOutcome
-
 SCHEMA = "lifehold.clear/1"
+UNREAD = "a folder that cannot be read here: what lies in it was not looked at"
 
 
 def clear(words: list[str]) -> int:
@@ -83,6 +82,9 @@ def _of(path: str, given: dict[str, Any]) -> list[ClearOutcome]:
     told = []
     for answer in found:
         if answer.state in (FREE, HELD):
+            continue
+        if answer.note == inventory.unread_folder(answer.path):
+            told.append(ClearOutcome(answer.path, KEPT, UNREAD, answer))
             continue
         try:
             told.append(ops.clear(answer.path, found=True, **how))

@@ -101,11 +101,14 @@ def of_folder(
     tree = LockTree(folder, tell)
     tree.read(folder, deep=deep)
     found = of_paths({path: path for path in tree.paths})
-    shown = (f"'{printable(each)}' could not be read" for each in tree.unread)
     return found + [
-        LockAnswer(each, each, SUSPECT, note=note)
-        for each, note in zip(tree.unread, shown, strict=True)
+        LockAnswer(each, each, SUSPECT, note=unread_folder(each)) for each in tree.unread
     ]
+
+
+def unread_folder(path: str) -> str:
+    """What the answer for a folder says that could not be looked into."""
+    return f"'{printable(path)}' could not be read"
 
 
 def of_paths(paths: dict[str, str], *, every: bool = False) -> list[LockAnswer]:

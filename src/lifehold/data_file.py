@@ -21,6 +21,7 @@ import stat
 import sys
 
 from .core.errors import InvalidArgument, SystemRefused, UnsafeGround
+from .core.events import report
 from .core.grant import Bound
 from .described import PLAIN, OtherFace
 from .lease import BlockEntry, part
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
     from . import words
     from .core.errors import LifeholdError
-    from .lease import Block
     from .local.files import Files
     from .lock import Lease
 else:
@@ -349,8 +349,8 @@ class FileDraft:
     def _dropped(self) -> None:
         try:
             self.abandon()
-        except Exception:  # noqa: BLE001 - nobody is there to be told
-            pass
+        except Exception as error:  # noqa: BLE001 - nobody is there to be told
+            report(error)
 
     def _close(self, file: IO[Any]) -> None:
         """L9  What a child has in its buffer is its parent's, which writes it itself."""
@@ -529,9 +529,7 @@ def refuse_second(free: list[bool]) -> None:
     try:
         free.pop()  # one atomic step
     except IndexError:
-        raise InvalidArgument(
-            "one locked_file() is one block: call it again for another"
-        ) from None
+        raise InvalidArgument("one locked_file() is one block: call it again for another") from None
 
 
 def locked_file(

@@ -1,4 +1,4 @@
-"""`locked_file` used wrongly: what is kept, what is refused in words, and what is not left behind."""
+"""`locked_file` used wrongly: what is kept, what is refused, and what is not left behind."""
 
 from __future__ import annotations
 
@@ -229,9 +229,10 @@ def test_a_folder_that_cannot_be_flushed_is_told_and_the_file_is_said_to_be_repl
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_file_that_was_taken_apart_in_the_block_is_told_and_not_replaced(path):
-    with pytest.raises(InvalidArgument, match="taken apart"), locked_file(path, "w") as file:
-        file.write("new")
-        file.detach()
+    block = locked_file(path, "w")
+    block.__enter__().detach()
+    with pytest.raises(InvalidArgument, match="taken apart"):
+        block.__exit__(None, None, None)
     assert (path.read_text(), left(path)) == ("before", set())
     assert not Lock(f"{path}.lock").locked()
 

@@ -12,6 +12,7 @@ import pytest
 
 from ground import needs
 from lifehold import InvalidArgument, LeaseLost, Lock, SystemRefused, Timeout, WouldBlock
+from lifehold.compat import portalocker, zc_lockfile
 
 pytestmark = needs("linux")
 
@@ -256,3 +257,24 @@ def test_a_pipe_is_refused():
     finally:
         for each in ends:
             os.close(each)
+
+
+@pytest.mark.parametrize("whose", ["a lease", "portalocker", "zc.lockfile"])
+def test_a_descriptor_that_another_lock_holds_is_refused_and_stays_locked(whose, tmp_path):
+    path = str(tmp_path / "x.lock")
+    if whose == "a lease":
+        held = Lock(path).acquire()
+        fd, end = held.fileno(), held.release
+    elif whose == "portalocker":
+        lock = portalocker.Lock(path)
+        fd, end = lock.acquire().fileno(), lock.release
+    else:
+        lock = zc_lockfile.LockFile(path)
+        fd, end = lock._fp.fileno(), lock.close
+    with pytest.raises(InvalidArgument, match="another lock of this program"):
+        Lock.on_file(fd).acquire(wait=0)
+    with open(path) as other:
+        assert Lock.on_file(other).try_acquire() is None
+    end()
+    with open(path) as other, Lock.on_file(other, wait=0):
+        pass

@@ -23,7 +23,7 @@ from ..core.errors import InvalidArgument, SystemRefused
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from .files import HOST, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
-from .handles import CLOSED_BY_OTHERS, RELEASED
+from .handles import CLOSED_BY_OTHERS, RELEASED, TABLE
 from .kernel import Asked, made
 from .refusals import refused
 
@@ -145,6 +145,12 @@ class OpenFileLock(Asked):
             raise InvalidArgument(f"{self.path!r}: the file was closed: open it again")
         if self._generation != generation:
             raise self._of_parent()
+        if self._is_anothers():
+            raise InvalidArgument(
+                f"{self.path!r}: another lock of this program holds this very descriptor, "
+                f"{self.fd}: both would end with the first of them. Use that lock, or open the "
+                "file again"
+            )
         claim = OpenFileClaim(self)
         try:
             if not claim.made():
@@ -163,6 +169,20 @@ class OpenFileLock(Asked):
             if isinstance(error, OSError) and not isinstance(error, SystemRefused):
                 raise refused(self.path, error) from error
             raise
+
+    def _is_anothers(self) -> bool:
+        """L1  The kernel would grant it again, and our unlock would be the end of both."""
+        if self.claimed != self.key:
+            return False  # a description of our own
+        whose = TABLE.open.get(self.fd)
+        slot = None if whose is None else whose()
+        if slot is not None and slot.key == self.key and slot.ours():
+            return True
+        others = [each.lock for each in list(_here.values())]
+        return any(
+            each.fd == self.fd and each.key == self.key and each.claimed != each.key
+            for each in others
+        )
 
     def _of_parent(self) -> InvalidArgument:
         return InvalidArgument(

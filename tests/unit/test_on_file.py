@@ -278,3 +278,37 @@ def test_a_descriptor_that_another_lock_holds_is_refused_and_stays_locked(whose,
     end()
     with open(path) as other, Lock.on_file(other, wait=0):
         pass
+
+
+@pytest.mark.parametrize("how", ["opened again", "unlocked", "doubled"])
+def test_a_descriptor_that_other_code_unlocked_is_a_lock_lost(how, tmp_path):
+    path = tmp_path / "data.txt"
+    path.write_text("kept")
+    fd = os.open(path, os.O_RDWR)
+    lease = Lock.on_file(fd).acquire()
+    lease.check()
+    if how == "opened again":
+        os.close(fd)
+        assert os.open(path, os.O_RDWR) == fd
+    elif how == "unlocked":
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    else:
+        other = os.open(path, os.O_RDWR)
+        os.dup2(other, fd)
+        os.close(other)
+    with path.open() as other:
+        assert is_free(other)
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with pytest.raises(LeaseLost):
+        lease.release()
+    with Lock.on_file(fd, wait=0) as again:
+        again.check()
+    os.close(fd)
+
+
+def test_where_the_kernel_shows_no_locks_of_a_descriptor_the_file_alone_tells(file, monkeypatch):
+    kind = type(Lock.on_file(file)._mechanism)
+    monkeypatch.setattr(kind, "_is_locked", lambda self, untold=True: untold)
+    with Lock.on_file(file) as lease:
+        lease.check()

@@ -26,7 +26,7 @@ from .core.grant import Bound
 from .described import PLAIN, OtherFace
 from .lease import BlockEntry, part
 from .local import ground
-from .local.files import CREATE, READ_ONLY, READ_WRITE
+from .local.files import CREATE, FOLDER, READ_ONLY, READ_WRITE
 from .local.handles import files_for
 from .local.refusals import make_folders, refused
 from .lock import Lock, LockFace, check_bool, lock_path
@@ -143,6 +143,13 @@ class FileDraft:
                 "tear it from the others. Remove the other links, or write it under a `Lock`",
                 name=self.path,
             )
+        if there is not None and self._is_mounted(there):
+            raise UnsafeGround(
+                f"{self.path!r} is a mount of its own, as a single file that a container is given: "
+                "no other file can take its place. Mount its folder instead, or write it in place "
+                "under a `Lock`",
+                name=self.path,
+            )
         if there is not None and (
             self.before.st_mode & 0o6000 or "security.capability" in _attributes(there)
         ):
@@ -151,6 +158,13 @@ class FileDraft:
                 "not made of it",
                 name=self.path,
             )
+
+    def _is_mounted(self, there: int) -> bool:
+        try:
+            folder = self._open(os.path.dirname(self.path), FOLDER | getattr(os, "O_PATH", 0))
+        except PermissionError:
+            return False
+        return _mount(there) != _mount(folder)
 
     def _made(self) -> int:
         folder, name = os.path.split(self.path)
@@ -302,7 +316,7 @@ class FileDraft:
     def _folder(self) -> int:
         """Opened before anything is replaced: who may not open it cannot flush it."""
         try:
-            return self._open(os.path.dirname(self.path), READ_ONLY)
+            return self._open(os.path.dirname(self.path), FOLDER)
         except PermissionError as error:
             raise SystemRefused(
                 f"the folder of {self.path!r} may not be read by you, so its new name cannot be "
@@ -379,6 +393,15 @@ def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
+def _mount(fd: int) -> list[str]:
+    """Of which mount an open file is, where that can be seen."""
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii", errors="replace") as told:
+            return [line for line in told if line.startswith("mnt_id:")]
+    except OSError:
+        return []
+
+
 def _attributes(fd: int) -> list[str]:
     if sys.platform != "linux":
         return []
@@ -390,12 +413,26 @@ def _attributes(fd: int) -> list[str]:
         return []
 
 
+_RIGHTS = (
+    "who reads it needs the right to read it; who writes it needs the right to read and write it, "
+    "and to write its folder"
+)
+_REMEDIES = {
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: "its file system is read-only: it can be read, and not replaced",
+    errno.ENOSPC: "free some space: the copy that replaces it needs as much as the file",
+    errno.EDQUOT: "free some of your quota: the copy that replaces it needs as much as the file",
+    errno.EFBIG: "raise the limit of file size (ulimit -f)",
+    errno.EBADF: "its descriptor was closed by other code",
+}
+
+
 def _refused(path: str, error: OSError) -> LifeholdError:
-    if error.errno not in (errno.EACCES, errno.EPERM):
+    if error.errno not in _REMEDIES:
         return refused(path, error)
     return SystemRefused(
-        f"{path!r}: {error.strerror}: who reads it needs the right to read it; who writes it needs "
-        "the right to read and write it, and to write its folder",
+        f"{path!r}: {error.strerror}: {_REMEDIES[error.errno]}",
         name=path,
         errno=error.errno,
         filename=path,

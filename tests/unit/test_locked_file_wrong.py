@@ -320,3 +320,46 @@ def test_a_copy_that_root_made_for_the_owner_is_removed_by_root(path):
     with locked_file(path, "w") as file:
         file.write("new")
     assert (path.read_text(), left(path)) == ("new", set())
+
+
+# ---- where the file stands
+
+
+@pytest.mark.parametrize("mode", ["w", "r+", "a", "x"])
+def test_a_folder_that_a_link_leads_to_is_a_folder(mode, path):
+    link = path.with_name("link")
+    link.symlink_to(".")
+    if mode == "x":
+        path.unlink()
+    with locked_file(link / path.name, mode) as file:
+        file.write("after!")
+    assert path.read_text().endswith("after!")
+    assert left(path) == {"link"}
+
+
+def test_a_file_that_is_a_mount_of_its_own_is_told_before_the_block(path, monkeypatch):
+    def another(fd):
+        return [str(stat.S_ISDIR(os.fstat(fd).st_mode))]
+
+    monkeypatch.setattr(room, "_mount", another)
+    with pytest.raises(UnsafeGround, match="Mount its folder"), locked_file(path, "r+"):
+        pytest.fail("entered")
+    assert left(path) == set()
+    with locked_file(path) as file:
+        assert file.read() == "before"
+
+
+@pytest.mark.parametrize(
+    ("number", "cure"),
+    [(errno.ENOSPC, "as much as the file"), (errno.EROFS, "read-only"), (errno.EFBIG, "ulimit -f")],
+)
+def test_the_remedy_is_for_a_file_and_not_for_a_lock(number, cure, path, monkeypatch):
+    def refusal(*_):
+        raise OSError(number, os.strerror(number))
+
+    draft = room.FileDraft(str(path), "w", False, {}).begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(draft.files, "rename", refusal)
+        with pytest.raises(SystemRefused, match=cure) as caught:
+            draft.commit(lambda: None)
+    assert "lock" not in caught.value.strerror.replace(str(path), "")

@@ -625,20 +625,32 @@ class AsyncReadWriteLock(ReadWriteFace):
             keep=bool(options.get("reentrant")),
         )
 
-    async def try_acquire_read(self) -> AsyncReadWriteLease | None:
+    async def try_acquire_read(self, **unknown: Never) -> AsyncReadWriteLease | None:
         """A reader's lease, or None while somebody writes. As `ReadWriteLock.try_acquire_read`."""
+        if unknown:
+            raise words.of_try("try_acquire_read", unknown)
         return await self._reads.try_acquire()  # type: ignore[return-value]
 
-    async def try_acquire_write(self) -> AsyncReadWriteLease | None:
+    async def try_acquire_write(self, **unknown: Never) -> AsyncReadWriteLease | None:
         """The writer's lease, or None while somebody reads or writes."""
+        if unknown:
+            raise words.of_try("try_acquire_write", unknown)
         return await self._writes.try_acquire()  # type: ignore[return-value]
 
-    def attempt_read(self) -> AbstractAsyncContextManager[AsyncReadWriteLease | None, None]:
+    def attempt_read(
+        self, **unknown: Never
+    ) -> AbstractAsyncContextManager[AsyncReadWriteLease | None, None]:
         """`async with lock.attempt_read() as lease: if lease:` beside other readers."""
+        if unknown:
+            raise words.of_try("attempt_read", unknown)
         return AsyncAttempt(self._reads.acquire)
 
-    def attempt_write(self) -> AbstractAsyncContextManager[AsyncReadWriteLease | None, None]:
+    def attempt_write(
+        self, **unknown: Never
+    ) -> AbstractAsyncContextManager[AsyncReadWriteLease | None, None]:
         """`async with lock.attempt_write() as lease: if lease:` alone."""
+        if unknown:
+            raise words.of_try("attempt_write", unknown)
         return AsyncAttempt(self._writes.acquire)
 
     @property

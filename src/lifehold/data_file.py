@@ -7,7 +7,8 @@ place of the file in one step when the block ends. A block that raises, is kille
 lock replaces nothing. Rule: the lock is the companion `PATH.lock`, never the data's own inode: that
 one is replaced, and whoever waited for it would hold a file that nobody reads.
 L7  Links and what is no regular file are neither followed nor replaced.
-L13 Owner, mode and access list are those of the file before, or it is not replaced.
+L13 Owner, mode, access list and `user.` attributes are those of the file before, or it is not
+    replaced.
 Not promised: anything against programs that write PATH without this lock. Where one did meanwhile,
 that is told, and nothing is replaced.
 """
@@ -20,11 +21,12 @@ import stat
 import sys
 
 from .core.errors import InvalidArgument, SystemRefused, UnsafeGround
+from .core.events import report
 from .core.grant import Bound
-from .described import PLAIN
+from .described import PLAIN, OtherFace
 from .lease import BlockEntry, part
 from .local import ground
-from .local.files import CREATE, READ_ONLY, READ_WRITE
+from .local.files import CREATE, FOLDER, READ_ONLY, READ_WRITE
 from .local.handles import files_for
 from .local.refusals import make_folders, refused
 from .lock import Lock, LockFace, check_bool, lock_path
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from typing import IO, Any
 
     from . import words
+    from .core.errors import LifeholdError
     from .local.files import Files
     from .lock import Lease
 else:
@@ -53,6 +56,8 @@ PIECE = 1 << 20  # bytes of one read or write
 _ACL = "system.posix_acl_access"
 _NO_ACL = frozenset({getattr(errno, "ENODATA", 0), errno.EOPNOTSUPP, errno.ENOSYS})
 _OF_TEXT = ("encoding", "errors", "newline")
+_NO_FLUSH = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})  # of a folder
+OPENED = OtherFace("the file comes with its block: write `with locked_file(...) as file:`")
 
 
 class FileDraft:
@@ -67,8 +72,9 @@ class FileDraft:
         self.writes = self.kind != "r" or "+" in mode
         self.files: Files = files_for(path)
         self.generation = fork.here()
-        self.fd = -1  # of the copy
-        self.copy = ""  # its path
+        self.fds: list[int] = []  # what `abandon` closes
+        self.fd = -1  # of the copy: one of them
+        self.copy = ""  # its path, until it has come to its place
         self.before: Any = None  # what stood there
         self.file: Any = None
 
@@ -76,60 +82,59 @@ class FileDraft:
         """Open it. Raises SystemRefused, InvalidArgument, UnsafeGround; nothing is left behind."""
         try:
             if self.writes:
+                make_folders(self.files, self.path)  # those of its lock
                 self._copy()
             else:
                 fd = self._existing(READ_ONLY)
                 if fd is None:
-                    raise FileNotFoundError(errno.ENOENT, "there is no such file", self.path)
+                    raise _missing(self.path)
                 self.file = self._opened(fd)
         except BaseException as error:
             self.abandon()
             if isinstance(error, OSError) and not isinstance(error, SystemRefused):
-                raise refused(self.path, error) from error
+                raise _refused(self.path, error) from error
             raise
         return self
+
+    def _open(self, *given: Any) -> int:
+        """L6  A descriptor that `abandon` closes, whatever comes between two steps."""
+        self.fds.extend(map(self.files.open, *((each,) for each in given)))
+        return self.fds[-1]
 
     def _existing(self, flags: int) -> int | None:
         """The file that is there; None for none."""
         try:
-            fd = self.files.open(self.path, flags | os.O_NONBLOCK)  # a FIFO does not keep us
+            fd = self._open(self.path, flags | os.O_NONBLOCK)  # a FIFO does not keep us
         except FileNotFoundError:
             return None
         except OSError as error:
             if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
                 raise _no_file(self.path) from error
             raise
-        try:
-            self.before = self.files.fstat(fd)
-            if not stat.S_ISREG(self.before.st_mode):
-                raise _no_file(self.path)
-        except BaseException:
-            self.files.close(fd)
-            raise
+        self.before = self.files.fstat(fd)
+        if not stat.S_ISREG(self.before.st_mode):
+            raise _no_file(self.path)
         return fd
 
     def _copy(self) -> None:
         there = self._existing(READ_WRITE)  # a file that may not be written is not replaced either
-        try:
-            self._refuse(there)
-            self.fd = self._made()
-            if there is not None:
-                self._inherit(there)
-            if there is not None and self.kind in ("r", "a"):
+        self._refuse(there)
+        self.fd = self._made()
+        if there is not None:
+            self._inherit(there)
+            if self.kind in ("r", "a"):
                 at = 0
                 while piece := self.files.pread(there, PIECE, at):
                     at += self.files.pwrite(self.fd, piece, at)
-            if self.kind == "a":  # last: pwrite(2) would append too
-                flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
-                fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | os.O_APPEND)
-            self.file = self._opened(os.dup(self.fd))
-        finally:
-            if there is not None:
-                self.files.close(there)
+        if self.kind == "a":  # last: pwrite(2) would append too
+            flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
+            fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | os.O_APPEND)
+        self.fds.extend(map(os.dup, (self.fd,)))
+        self.file = self._opened(self.fds[-1])
 
     def _refuse(self, there: int | None) -> None:
         if there is None and self.kind == "r":
-            raise FileNotFoundError(errno.ENOENT, "there is no such file", self.path)
+            raise _missing(self.path)
         if there is not None and self.kind == "x":
             raise FileExistsError(errno.EEXIST, "mode 'x' makes a new file, and it is there")
         if there is not None and self.before.st_nlink != 1:
@@ -138,11 +143,28 @@ class FileDraft:
                 "tear it from the others. Remove the other links, or write it under a `Lock`",
                 name=self.path,
             )
-        if there is not None and self.before.st_mode & 0o6000:
+        if there is not None and self._is_mounted(there):
             raise UnsafeGround(
-                f"{self.path!r} runs as its owner or group: a copy is not made of it",
+                f"{self.path!r} is a mount of its own, as a single file that a container is given: "
+                "no other file can take its place. Mount its folder instead, or write it in place "
+                "under a `Lock`",
                 name=self.path,
             )
+        if there is not None and (
+            self.before.st_mode & 0o6000 or "security.capability" in _attributes(there)
+        ):
+            raise UnsafeGround(
+                f"{self.path!r} runs as its owner or group, or with rights of its own: a copy is "
+                "not made of it",
+                name=self.path,
+            )
+
+    def _is_mounted(self, there: int) -> bool:
+        try:
+            folder = self._open(os.path.dirname(self.path), FOLDER | getattr(os, "O_PATH", 0))
+        except PermissionError:
+            return False
+        return _mount(there) != _mount(folder)
 
     def _made(self) -> int:
         folder, name = os.path.split(self.path)
@@ -150,7 +172,12 @@ class FileDraft:
         start = f"{COPY}{named}-"
         self._sweep(folder, start)
         self.copy = os.path.join(folder, f"{start}{os.urandom(DIGITS // 2).hex()}{NEW}")
-        return self.files.open(self.copy, READ_WRITE | CREATE, 0o666 if self.before is None else 0)
+        mode = 0o666 if self.before is None else 0o600
+        try:
+            return self._open(self.copy, READ_WRITE | CREATE, mode)
+        except FileExistsError:
+            self.copy = ""  # somebody else's
+            raise
 
     def _sweep(self, folder: str, start: str) -> None:
         """Remove what a killed writer left: we hold the lock, so nobody makes it whole any more."""
@@ -164,8 +191,8 @@ class FileDraft:
             left = os.path.join(folder, name)
             try:
                 found = self.files.lstat(left)
-                ours = found.st_uid == os.geteuid() and found.st_nlink == 1
-                if ours and stat.S_ISREG(found.st_mode):
+                ours = found.st_uid in (os.geteuid(), getattr(self.before, "st_uid", -1))
+                if ours and found.st_nlink == 1 and stat.S_ISREG(found.st_mode):
                     self.files.unlink(left)
             except OSError:
                 pass  # gone, or not ours to remove: it is in nobody's way
@@ -173,21 +200,29 @@ class FileDraft:
     def _is_ours(self) -> bool:
         """Whether the name of the copy still leads to what was written."""
         try:
-            return os.path.samestat(self.files.lstat(self.copy), self.files.fstat(self.fd))
+            found: Any = self.files.lstat(self.copy)
         except FileNotFoundError:
             return False
+        if self.fd >= 0:
+            return os.path.samestat(found, self.files.fstat(self.fd))
+        # L6  Interrupted when it had just been made: nobody else knows the name.
+        fresh = stat.S_ISREG(found.st_mode) and found.st_size == 0 and found.st_nlink == 1
+        return fresh and found.st_uid == os.geteuid()
 
     def _inherit(self, there: int) -> None:
         """L13  The copy belongs to whom the file belonged, and lets in whom it let in."""
         made, before = self.files.fstat(self.fd), self.before
         try:
+            for name in _attributes(there):
+                if name.startswith("user."):  # first: whose it is then may not write them
+                    os.setxattr(self.fd, name, os.getxattr(there, name))
             if (made.st_uid, made.st_gid) != (before.st_uid, before.st_gid):
                 os.fchown(self.fd, before.st_uid, before.st_gid)
             self._inherit_acl(there)
         except OSError as error:
             raise UnsafeGround(
-                f"{self.path!r} cannot be replaced: its owner or access list cannot be kept "
-                f"({error.strerror}). Write it as its owner, or in place under a `Lock`",
+                f"{self.path!r} cannot be replaced: its owner, access list or attributes cannot be "
+                f"kept ({error.strerror}). Write it as its owner, or in place under a `Lock`",
                 name=self.path,
             ) from error
         self.files.fchmod(self.fd, stat.S_IMODE(before.st_mode))
@@ -210,22 +245,16 @@ class FileDraft:
                 raise
 
     def _opened(self, fd: int) -> IO[Any]:
-        taken: list[str] = []  # from then on open() closes it, also when it refuses the encoding
-
-        def opener(path: str, _: int) -> int:
-            taken.append(path)
+        def opener(_: str, __: int) -> int:
+            self.fds.remove(fd)  # from then on open() closes it, also when it refuses the encoding
             return fd
 
         try:
             plus, binary = "+" if self.writes else "", "b" if "b" in self.mode else ""
             how = {"r": "r", "a": "a"}.get(self.kind, "w")
             return open(self.path, how + plus + binary, opener=opener, **self.text)
-        except BaseException as error:
-            if not taken:
-                os.close(fd)
-            if isinstance(error, LookupError | ValueError):
-                raise InvalidArgument(f"{self.path!r} cannot be opened as text: {error}") from error
-            raise
+        except (LookupError, ValueError) as error:
+            raise InvalidArgument(f"{self.path!r} cannot be opened as text: {error}") from error
 
     def commit(self, check: Callable[[], object]) -> None:
         """Put the copy in the file's place. `check()` is asked last, and raises when it must not.
@@ -233,8 +262,7 @@ class FileDraft:
         Raises SystemRefused, UnsafeGround, and what `check` raises: then nothing is replaced.
         """
         try:
-            if not self.file.closed:
-                self._close(self.file)  # flushes: a full disk is told here
+            self._finished()
             if self.writes:
                 if self.durable:
                     self.files.fsync(self.fd)
@@ -243,9 +271,20 @@ class FileDraft:
         except OSError as error:
             if isinstance(error, SystemRefused):
                 raise
-            raise refused(self.path, error) from error
+            raise _refused(self.path, error) from error
         finally:
             self.abandon()
+
+    def _finished(self) -> None:
+        """Flush and close it: a full disk is told here."""
+        try:
+            if not self.file.closed:
+                self._close(self.file)
+        except ValueError as error:
+            raise InvalidArgument(
+                f"{self.path!r}: the file of the block was taken apart ({error}): nothing was "
+                "replaced. Write through the file as it came"
+            ) from error
 
     def _replace(self) -> None:
         try:
@@ -265,21 +304,42 @@ class FileDraft:
                 "file meanwhile: nothing was replaced. Write it again",
                 name=self.path,
             )
+        folder = self._folder() if self.durable else -1
         if now is None:
             self.files.rename_new(self.copy, self.path)  # fails if it has come since
         else:
             self.files.rename(self.copy, self.path)
-        fd, self.fd = self.fd, -1  # the name of the copy is not ours to remove any more
-        os.close(fd)
-        if self.durable:
-            folder = self.files.open(os.path.dirname(self.path), READ_ONLY)
-            try:
-                self.files.fsync(folder)
-            except OSError as error:
-                if error.errno not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
-                    raise  # else: a file system whose folders cannot be flushed
-            finally:
-                self.files.close(folder)
+        self.copy = ""  # its name is not ours to remove any more
+        if folder >= 0:
+            self._flush(folder)
+
+    def _folder(self) -> int:
+        """Opened before anything is replaced: who may not open it cannot flush it."""
+        try:
+            return self._open(os.path.dirname(self.path), FOLDER)
+        except PermissionError as error:
+            raise SystemRefused(
+                f"the folder of {self.path!r} may not be read by you, so its new name cannot be "
+                "flushed to the disk: nothing was replaced. Give durable=False, or read that "
+                "folder",
+                name=self.path,
+                errno=error.errno,
+                filename=self.path,
+            ) from error
+
+    def _flush(self, folder: int) -> None:
+        try:
+            self.files.fsync(folder)
+        except OSError as error:
+            if error.errno in _NO_FLUSH:
+                return  # a file system whose folders cannot be flushed
+            raise SystemRefused(
+                f"{self.path!r} was replaced, and its folder could not be flushed to the disk "
+                f"({error.strerror}): a power failure may bring the old one back",
+                name=self.path,
+                errno=error.errno,
+                filename=self.path,
+            ) from error
 
     def abandon(self) -> None:
         """Close it, and remove the copy that did not come to its place. Safe to repeat."""
@@ -290,8 +350,21 @@ class FileDraft:
         except (OSError, ValueError):
             pass  # a full disk: what was written is thrown away all the same
         finally:
-            if self.fd >= 0:
+            if self.copy:
                 self._remove()
+            while self.fds:
+                self.files.close(self.fds.pop())
+
+    def __del__(self, _collected: Any = fork.collected) -> None:
+        # L6  Whatever an exception between two bytecodes drops is closed, and its copy removed.
+        if getattr(self, "fds", None):
+            _collected(self._dropped)
+
+    def _dropped(self) -> None:
+        try:
+            self.abandon()
+        except Exception as error:  # noqa: BLE001 - nobody is there to be told
+            report(error)
 
     def _close(self, file: IO[Any]) -> None:
         """L9  What a child has in its buffer is its parent's, which writes it itself."""
@@ -310,14 +383,79 @@ class FileDraft:
         except FileNotFoundError:
             pass  # the next writer was faster
         finally:
-            fd, self.fd = self.fd, -1
-            os.close(fd)
+            self.copy = ""
 
 
 def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
+    """The file, its content, and by its ctime its owner, mode, access list and names."""
     if found is None:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _mount(fd: int) -> list[str]:
+    """Of which mount an open file is, where that can be seen."""
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii", errors="replace") as told:
+            return [line for line in told if line.startswith("mnt_id:")]
+    except OSError:
+        return []
+
+
+def _attributes(fd: int) -> list[str]:
+    if sys.platform != "linux":
+        return []
+    try:
+        return os.listxattr(fd)
+    except OSError as error:
+        if error.errno not in _NO_ACL:
+            raise
+        return []
+
+
+_RIGHTS = (
+    "who reads it needs the right to read it; who writes it needs the right to read and write it, "
+    "and to write its folder"
+)
+_REMEDIES = {
+    errno.EACCES: _RIGHTS,
+    errno.EPERM: _RIGHTS,
+    errno.EROFS: "its file system is read-only: it can be read, and not replaced",
+    errno.ENOSPC: "free some space: the copy that replaces it needs as much as the file",
+    errno.EDQUOT: "free some of your quota: the copy that replaces it needs as much as the file",
+    errno.EFBIG: "raise the limit of file size (ulimit -f)",
+    errno.EBADF: "its descriptor was closed by other code",
+}
+
+
+def _refused(path: str, error: OSError) -> LifeholdError:
+    if error.errno not in _REMEDIES:
+        return refused(path, error)
+    return SystemRefused(
+        f"{path!r}: {error.strerror}: {_REMEDIES[error.errno]}",
+        name=path,
+        errno=error.errno,
+        filename=path,
+    )
+
+
+def refuse_at_once(path: str, mode: str) -> None:
+    """What no lock would change: for that no lock file and no folder is made.
+
+    A file that is missing is waited for where its lock has ever been used.
+    """
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise _no_file(path)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if mode.strip("bt+") == "r" and not os.path.lexists(f"{path}.lock"):
+            raise refused(path, _missing(path)) from error
+    except OSError:
+        pass  # told under the lock
+
+
+def _missing(path: str) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "there is no such file", path)
 
 
 def _no_file(path: str) -> InvalidArgument:
@@ -329,7 +467,11 @@ def _no_file(path: str) -> InvalidArgument:
 
 
 def checked(
-    path: str | os.PathLike[str], mode: str, durable: bool, text: dict[str, Any]
+    path: str | os.PathLike[str],
+    mode: str,
+    durable: bool,
+    text: dict[str, Any],
+    options: dict[str, Any],
 ) -> tuple[str, bool]:
     """(the absolute path, whether it is written). Raises InvalidArgument, UnsafeGround."""
     where = lock_path(os.fspath(path) if isinstance(path, os.PathLike) else path)
@@ -343,43 +485,46 @@ def checked(
     if "b" in kinds and any(text.values()):
         raise InvalidArgument(f"mode {mode!r} is of bytes: it takes no {', '.join(_OF_TEXT)}")
     check_bool("durable", durable)
+    _refuse_strange(options)
     writes = plain != ["r"] or "+" in kinds
-    if writes and ground.is_unproven(where):
+    if (writes or options.get("kind", "auto") == "auto") and ground.is_unproven(where):
         raise UnsafeGround(
             f"{where!r} lies on a file system that another machine may mount, where a lock may end "
-            "before the file is replaced: use lifehold.fence.FencedFile, which refuses a late one",
+            "before the file is replaced: use lifehold.fence.FencedFile, which refuses a late "
+            "writer, and reads without a lock",
             name=where,
         )
     return where, writes
 
 
 class LockedFile(Bound):
-    """What `locked_file()` answers: `with` it, once."""
+    """What `locked_file()` answers: `with` it, once at a time."""
 
-    __slots__ = ("_draft", "_lock", "_make", "lease")
+    __slots__ = ("_block", "_draft", "_free", "_lock", "_make", "lease")
     _refusal = "a locked file cannot be copied or pickled: it is open in this process"
     if not TYPE_CHECKING:
         __aenter__ = PLAIN
+        read = readline = readlines = write = OPENED
 
     def __init__(self, lock: Lock, make: Callable[[], FileDraft]) -> None:
         self._lock, self._make = lock, make
+        self._block = part()
         self._draft: FileDraft | None = None
+        self._free = [True]  # whoever takes it has the block
         self.lease: Lease | None = None  # while it is held
 
     def __enter__(self) -> IO[Any]:
-        if self.lease is not None:
-            raise InvalidArgument("one locked_file() is one block: call it again for another")
-        block = part()
+        refuse_second(self._free)
+        block = self._block = part()
         entry: Any = BlockEntry(..., block)
         try:
+            draft = self._make()
             self.lease = self._lock.acquire(entry)
-            self._draft = self._make().begin()
-            return self._draft.file  # type: ignore[no-any-return]
+            self._draft = draft
+            return draft.begin().file  # type: ignore[no-any-return]
         except BaseException as error:
-            lease, self.lease = self.lease, None
             try:
-                if lease is not None:
-                    lease._leave(error)
+                self._end(error)
             finally:
                 block.undo(error)  # L6  it may have been interrupted before we knew of the lease
             raise
@@ -390,19 +535,38 @@ class LockedFile(Bound):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        block = self._block
+        try:
+            try:
+                if error is None and self._draft is not None and self.lease is not None:
+                    self._draft.commit(self.lease.check)
+            except BaseException as other:
+                self._end(other)
+                raise
+            self._end(error)
+        except BaseException as other:
+            block.undo(other)  # L6  the end was interrupted
+            raise
+
+    def _end(self, error: BaseException | None) -> None:
+        """Let all of it go; `error` has ended the block, or None."""
         lease, self.lease = self.lease, None
         draft, self._draft = self._draft, None
-        if lease is None or draft is None:
-            return
         try:
-            if error is None:
-                draft.commit(lease.check)
-        except BaseException as other:
-            error = other
-            raise
+            if draft is not None:
+                draft.abandon()
         finally:
-            draft.abandon()
-            lease._leave(error)
+            self._free[:] = [True]
+            if lease is not None:
+                lease._leave(error)
+
+
+def refuse_second(free: list[bool]) -> None:
+    """Raises InvalidArgument while another block has it."""
+    try:
+        free.pop()  # one atomic step
+    except IndexError:
+        raise InvalidArgument("one locked_file() is one block: call it again for another") from None
 
 
 def locked_file(
@@ -425,33 +589,30 @@ def locked_file(
     Raises what `Lock.acquire` raises; SystemRefused, with its errno, for a file that is missing,
     may not be written or does not fit the disk; InvalidArgument for a link and for what is no file;
     UnsafeGround where owner or names of the file would be lost, for a file that was changed
-    meanwhile without the lock, and, for writing, on a file server; LeaseLost at the end of the
-    block. Nothing is replaced then.
+    meanwhile without the lock, and on a file server; LeaseLost at the end of the block. Nothing is
+    replaced then, and no file is made where there was none to read.
     """
     text = {"encoding": encoding, "errors": errors, "newline": newline}
-    where, writes = checked(path, mode, durable, text)
-    refuse_strange(options)
+    where, writes = checked(path, mode, durable, text, options)
     lock = Lock(f"{where}.lock", exclusive=writes, **options)
-
-    def draft() -> FileDraft:
-        made = FileDraft(where, mode, durable, text if "b" not in mode else {})
-        if writes:
-            make_folders_of(made)
-        return made
-
-    return LockedFile(lock, draft)
+    return LockedFile(lock, lambda: drafted(where, mode, durable, text))
 
 
-def refuse_strange(options: dict[str, Any]) -> None:
+def drafted(where: str, mode: str, durable: bool, text: dict[str, Any]) -> FileDraft:
+    """What will be opened, when the lock is there. Raises what no lock would change."""
+    refuse_at_once(where, mode)
+    return FileDraft(where, mode, durable, text if "b" not in mode else {})
+
+
+def _refuse_strange(options: dict[str, Any]) -> None:
     """Raises UnknownArgument for what a locked file is not made with."""
-    known = {*(LockFace.__init__.__kwdefaults__ or ())} - {"exclusive"}  # `mode` says that
+    made = {"exclusive", "mode"}  # `mode` is the file's, and says whether it is shared
+    known = {*(LockFace.__init__.__kwdefaults__ or ())} - made
+    if own := sorted({"reentrant", "singleton"} & {*options}):
+        raise InvalidArgument(
+            f"locked_file() takes no {own[0]}={options[own[0]]!r}: each block has a copy of its "
+            "own, so a block inside of a block would lose what one of them wrote: hand on the file"
+        )
     if strange := {key: options[key] for key in options if key not in known}:
+        known -= {"reentrant", "singleton"}
         raise words.unknown("locked_file()", strange, {*known, "durable", *_OF_TEXT})
-
-
-def make_folders_of(draft: FileDraft) -> None:
-    """The folders of a new file, as those of its lock."""
-    try:
-        make_folders(draft.files, draft.path)
-    except OSError as error:
-        raise refused(draft.path, error) from error

@@ -8,9 +8,8 @@ another writer has made his own.
 from __future__ import annotations
 
 from .aio import AsyncLock
-from .core.errors import InvalidArgument
 from .core.grant import Bound
-from .data_file import FileDraft, checked, make_folders_of, refuse_strange
+from .data_file import OPENED, FileDraft, checked, drafted, refuse_second
 from .described import ASYNC
 from .lease import BlockEntry, part
 from .runtime.eventloop import EVENT_LOOP
@@ -26,30 +25,33 @@ if TYPE_CHECKING:
 
 
 class AsyncLockedFile(Bound):
-    """What `locked_file()` of `lifehold.aio` answers: `async with` it, once."""
+    """What `locked_file()` of `lifehold.aio` answers: `async with` it, once at a time."""
 
-    __slots__ = ("_draft", "_lock", "_make", "lease")
+    __slots__ = ("_draft", "_free", "_lock", "_make", "lease")
     _refusal = "a locked file cannot be copied or pickled: it is open in this process"
     if not TYPE_CHECKING:
         __enter__ = ASYNC
+        read = readline = readlines = write = OPENED
 
     def __init__(self, lock: AsyncLock, make: Callable[[], FileDraft]) -> None:
         self._lock, self._make = lock, make
         self._draft: FileDraft | None = None
+        self._free = [True]  # whoever takes it has the block
         self.lease: AsyncLease | None = None  # while it is held
 
     async def __aenter__(self) -> IO[Any]:
-        if self.lease is not None:
-            raise InvalidArgument("one locked_file() is one block: call it again for another")
+        refuse_second(self._free)
         block = part()
         entry: Any = BlockEntry(..., block)
         try:
+            draft = await EVENT_LOOP.in_thread(self._make, FileDraft.abandon)
             lease = self.lease = await self._lock.acquire(entry)
         except BaseException as error:
+            self._free[:] = [True]
             block.undo(error)  # L6  it may have been interrupted before we knew of the lease
             raise
         try:
-            await EVENT_LOOP.shield(self._begin())
+            await EVENT_LOOP.shield(self._begin(draft))
             await EVENT_LOOP.sleep(0)  # who was cancelled meanwhile does not enter
             assert self._draft is not None, "begun, or raised"
             return self._draft.file  # type: ignore[no-any-return]
@@ -57,8 +59,8 @@ class AsyncLockedFile(Bound):
             await self._end(lease, error)
             raise
 
-    async def _begin(self) -> None:
-        self._draft = await EVENT_LOOP.in_thread(lambda: self._make().begin(), FileDraft.abandon)
+    async def _begin(self, draft: FileDraft) -> None:
+        self._draft = await EVENT_LOOP.in_thread(draft.begin, FileDraft.abandon)
 
     async def __aexit__(
         self,
@@ -87,6 +89,7 @@ class AsyncLockedFile(Bound):
                     if draft is not None:
                         await EVENT_LOOP.in_thread(draft.abandon, _nothing)
                 finally:
+                    self._free[:] = [True]
                     await lease._leave(said)
 
         await EVENT_LOOP.shield(end())
@@ -111,14 +114,6 @@ def alocked_file(
     The file itself is a plain one: reading and writing it are not awaited.
     """
     text = {"encoding": encoding, "errors": errors, "newline": newline}
-    where, writes = checked(path, mode, durable, text)
-    refuse_strange(options)
+    where, writes = checked(path, mode, durable, text, options)
     lock = AsyncLock(f"{where}.lock", exclusive=writes, **options)
-
-    def draft() -> FileDraft:
-        made = FileDraft(where, mode, durable, text if "b" not in mode else {})
-        if writes:
-            make_folders_of(made)
-        return made
-
-    return AsyncLockedFile(lock, draft)
+    return AsyncLockedFile(lock, lambda: drafted(where, mode, durable, text))

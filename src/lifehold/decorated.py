@@ -8,6 +8,7 @@ coroutine of a function that is no coroutine function, would run when the lock i
 from __future__ import annotations
 
 import functools
+import sys
 
 from .core.errors import InvalidArgument
 
@@ -54,6 +55,11 @@ def awaiting(
     """The same of a coroutine function; `other`: the decorator for plain ones."""
     refuse_unfit(function, face)
     if not is_coroutine_function(function):
+        if is_coroutine_function(getattr(function, "__wrapped__", None)):
+            raise InvalidArgument(
+                f"@{face} on {_name(function)!r}: what wraps that coroutine function is a plain "
+                f"function: put @{face} below the decorator that wraps it, next to `async def`"
+            )
         raise InvalidArgument(
             f"@{face} on {_name(function)!r}, which is no coroutine function: use @{other}"
         )
@@ -71,7 +77,10 @@ def awaiting(
 
 def is_coroutine_function(function: object) -> bool:
     """Whether calling it makes a coroutine."""
-    return bool(_flags(function) & _COROUTINE)
+    if _flags(function) & _COROUTINE:
+        return True
+    inspect = sys.modules.get("inspect")  # who marks a function as one has loaded it
+    return inspect is not None and inspect.iscoroutinefunction(function)
 
 
 def refuse_generators(function: object) -> None:

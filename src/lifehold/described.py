@@ -67,7 +67,12 @@ class SingletonMeta(ABCMeta):
     if not TYPE_CHECKING:  # a class whose calls are of `__init__` for type checkers
 
         def __call__(cls, *given: Any, singleton: bool = False, **options: Any) -> Any:
-            if singleton:
+            if singleton is not False:
+                if singleton is not True:
+                    kind = type(singleton).__name__
+                    raise InvalidArgument(
+                        f"singleton must be True or False, not {kind} {singleton!r}"
+                    )
                 return _the_one(cls, given, options)
             try:
                 made = type.__call__(cls, *given, **options)
@@ -160,7 +165,12 @@ def _description(one: Any) -> tuple[tuple[object, ...], dict[str, object]]:
     """What makes the same lock anywhere on this machine. Raises TypeError."""
     kept: tuple[tuple[object, ...], dict[str, object]] = getattr(one, "_given", ((), {}))
     given, options = kept
-    if "://" in one.path or not (given or options):
+    if "://" not in one.path and not (given or options):
+        raise TypeError(
+            f"{one!r} cannot be pickled: its file is open in this process; hand on the path, and "
+            "open it there"
+        )
+    if "://" in one.path:
         raise TypeError(
             f"{one!r} cannot be pickled: its store is open in this process; hand on its URL, and "
             "connect there"

@@ -11,6 +11,7 @@ what stands between two values is never part of one. What would be too long is r
 
 from __future__ import annotations
 
+from .core.deadline import seconds
 from .core.errors import InvalidArgument
 from .described import OtherFace
 from .runtime import fork
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     import weakref
     from collections.abc import Awaitable, Callable, Coroutine, Mapping
     from types import EllipsisType
-    from typing import Any, ParamSpec, TypeVar
+    from typing import Any, Never, ParamSpec, TypeVar
 
-    from . import decorated
+    from . import decorated, words
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -35,6 +36,7 @@ else:
     string = fork.later("string", globals())
     uuid = fork.later("uuid", globals())
     weakref = fork.later("weakref", globals())
+    words = fork.later("lifehold.words", globals())
 
 LONGEST = 240  # bytes of a name: of 255, room for the files beside a lock
 _ALWAYS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
@@ -134,7 +136,10 @@ def _text(field: str, given: object) -> str:
     if isinstance(given, str):
         return str.__str__(given)
     if isinstance(given, int) and not isinstance(given, bool):
-        return int.__repr__(given)
+        try:
+            return int.__repr__(given)
+        except ValueError as error:  # more digits than Python writes
+            raise InvalidArgument(f"{field} is too long to name a lock: {error}") from error
     if isinstance(given, uuid.UUID):
         return str(given)
     raise InvalidArgument(
@@ -176,7 +181,7 @@ class PerArguments:
         self._kept: Any = weakref.WeakValueDictionary() if keep else None  # for `reentrant`
         make(self._template.filled(dict.fromkeys(self._template.fields, "x")))  # checks the options
 
-    def of(self, **values: object) -> Any:
+    def of(self, /, **values: object) -> Any:
         """The lock for these values, by name. Raises InvalidArgument."""
         wanted = {*self._template.fields}
         if {*values} != wanted:
@@ -273,12 +278,14 @@ class AsyncReadWritePer(PerArguments):
 
     __slots__ = ()
 
-    def reading(self, wait: float | None | EllipsisType = ...) -> AsyncOneSide:
+    def reading(self, wait: float | None | EllipsisType = ..., **unknown: Never) -> AsyncOneSide:
         """A decorator: each call reads what its arguments name."""
+        _check_wait("reading()", wait, unknown)
         return AsyncOneSide(self, "reading", wait)
 
-    def writing(self, wait: float | None | EllipsisType = ...) -> AsyncOneSide:
+    def writing(self, wait: float | None | EllipsisType = ..., **unknown: Never) -> AsyncOneSide:
         """A decorator: each call writes what its arguments name."""
+        _check_wait("writing()", wait, unknown)
         return AsyncOneSide(self, "writing", wait)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
@@ -291,17 +298,27 @@ class ReadWritePer(PerArguments):
 
     __slots__ = ()
 
-    def reading(self, wait: float | None | EllipsisType = ...) -> OneSide:
+    def reading(self, wait: float | None | EllipsisType = ..., **unknown: Never) -> OneSide:
         """A decorator: each call reads what its arguments name."""
+        _check_wait("reading()", wait, unknown)
         return OneSide(self, "reading", wait)
 
-    def writing(self, wait: float | None | EllipsisType = ...) -> OneSide:
+    def writing(self, wait: float | None | EllipsisType = ..., **unknown: Never) -> OneSide:
         """A decorator: each call writes what its arguments name."""
+        _check_wait("writing()", wait, unknown)
         return OneSide(self, "writing", wait)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Raises InvalidArgument: it does not say which side."""
         raise refuse_side()
+
+
+def _check_wait(call: str, wait: object, unknown: dict[str, Never]) -> None:
+    """Told when it is decorated, not at the first call."""
+    if unknown:
+        raise words.unknown(call, unknown, ("wait",))
+    if wait is not ...:
+        seconds("wait", wait)
 
 
 def refuse_side() -> InvalidArgument:

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
     from types import EllipsisType, TracebackType
-    from typing import Any, ParamSpec, TypeVar
+    from typing import Any, Never, ParamSpec, Self, TypeVar
 
-    from . import decorated
+    from . import decorated, words
     from .core import mask
     from .core.acquire import Cancel
     from .lease import Block
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 else:
     decorated = fork.later("lifehold.decorated", globals())
     mask = fork.later("lifehold.core.mask", globals())
+    words = fork.later("lifehold.words", globals())
 
 
 class LeaseGroup:
@@ -99,6 +100,15 @@ class LeaseGroup:
 
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._leases)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {', '.join(repr(each.name) for each in self._leases)}>"
 
 
 def locks_of(names: Iterable[Any], make: Callable[..., Any], options: dict[str, Any]) -> list[Any]:
@@ -226,12 +236,16 @@ class All:
         self._wait = None if wait is None else seconds("wait", wait)
         self._blind: list[OfAll] = []
 
-    def acquire(self, wait: float | None | EllipsisType = ...) -> LeaseGroup:
+    def acquire(self, wait: float | None | EllipsisType = ..., **unknown: Never) -> LeaseGroup:
         """The leases of all. Raises NotAcquired, which names the first that is held."""
+        if unknown:
+            raise words.unknown("acquire()", unknown, ("wait",))
         return self._taken(wait, None)
 
-    def try_acquire(self) -> LeaseGroup | None:
+    def try_acquire(self, **unknown: Never) -> LeaseGroup | None:
         """The leases of all, None when one of them is held. As `Lock.try_acquire`."""
+        if unknown:
+            raise words.of_try("try_acquire", unknown)
         try:
             leases = self._taken(TRY, None)
         except WouldBlock:
@@ -240,8 +254,10 @@ class All:
             lease._lock._give_away(lease)
         return leases
 
-    def attempt(self) -> AbstractContextManager[LeaseGroup | None, None]:
+    def attempt(self, **unknown: Never) -> AbstractContextManager[LeaseGroup | None, None]:
         """`with lock_all(names).attempt() as leases: if leases:` all of them, or None."""
+        if unknown:
+            raise words.of_try("attempt", unknown)
         return AllAttempt(lambda entry: self._taken(entry.wait, entry.block))
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:

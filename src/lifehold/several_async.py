@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
     from contextlib import AbstractAsyncContextManager
     from types import EllipsisType, TracebackType
-    from typing import Any, ParamSpec, TypeVar
+    from typing import Any, Never, ParamSpec, Self, TypeVar
 
-    from . import decorated
+    from . import decorated, words
     from .aio import AsyncLease
 
     P = ParamSpec("P")
     R = TypeVar("R")
 else:
     decorated = fork.later("lifehold.decorated", globals())
+    words = fork.later("lifehold.words", globals())
 
 
 class AsyncLeaseGroup(LeaseGroup):
@@ -38,6 +39,15 @@ class AsyncLeaseGroup(LeaseGroup):
         def __getitem__(self, index: int) -> AsyncLease: ...  # type: ignore[override]
 
         def __iter__(self) -> Iterator[AsyncLease]: ...  # type: ignore[override]
+
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.release()
 
     async def checked(self) -> None:
         """`check()` by looks that are made now, awaited: a file server may take its time."""
@@ -125,12 +135,18 @@ class AsyncAll:
         self._wait = None if wait is None else seconds("wait", wait)
         self._blind: list[AsyncOfAll] = []
 
-    async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncLeaseGroup:
+    async def acquire(
+        self, wait: float | None | EllipsisType = ..., **unknown: Never
+    ) -> AsyncLeaseGroup:
         """The leases of all. Raises NotAcquired, which names the first that is held."""
+        if unknown:
+            raise words.unknown("acquire()", unknown, ("wait",))
         return await self._taken(wait, None)
 
-    async def try_acquire(self) -> AsyncLeaseGroup | None:
+    async def try_acquire(self, **unknown: Never) -> AsyncLeaseGroup | None:
         """The leases of all, None when one of them is held."""
+        if unknown:
+            raise words.of_try("try_acquire", unknown)
         try:
             leases = await self._taken(TRY, None)
         except WouldBlock:
@@ -139,8 +155,12 @@ class AsyncAll:
             lease._lock._give_away(lease)
         return leases
 
-    def attempt(self) -> AbstractAsyncContextManager[AsyncLeaseGroup | None, None]:
+    def attempt(
+        self, **unknown: Never
+    ) -> AbstractAsyncContextManager[AsyncLeaseGroup | None, None]:
         """`async with lock_all(names).attempt() as leases: if leases:` all of them, or None."""
+        if unknown:
+            raise words.of_try("attempt", unknown)
         return AsyncAllAttempt(lambda entry: self._taken(entry.wait, entry.block))
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:

@@ -291,6 +291,9 @@ class ReadWriteFace(DescribedLock, metaclass=SingletonMeta):
         __enter__ = __aenter__ = OtherFace(
             "a block of it reads or writes: use its `reading()` or `writing()`"
         )
+        acquire = try_acquire = attempt = OtherFace(
+            "it is read or written: say which, as in acquire_read(), try_acquire_write()"
+        )
 
     def _stand_on(
         self,
@@ -442,26 +445,36 @@ class ReadWriteLock(ReadWriteFace):
             keep=bool(options.get("reentrant")),
         )
 
-    def try_acquire_read(self) -> ReadWriteLease | None:
+    def try_acquire_read(self, **unknown: Never) -> ReadWriteLease | None:
         """A reader's lease, or None while somebody writes or waits to. As `Lock.try_acquire`.
 
         Raises SelfDeadlock when this thread writes.
         """
+        if unknown:
+            raise words.of_try("try_acquire_read", unknown)
         return self._reads.try_acquire()  # type: ignore[return-value]
 
-    def try_acquire_write(self) -> ReadWriteLease | None:
+    def try_acquire_write(self, **unknown: Never) -> ReadWriteLease | None:
         """The writer's lease, or None while somebody reads or writes. As `Lock.try_acquire`.
 
         Raises SelfDeadlock when this thread reads.
         """
+        if unknown:
+            raise words.of_try("try_acquire_write", unknown)
         return self._writes.try_acquire()  # type: ignore[return-value]
 
-    def attempt_read(self) -> AbstractContextManager[ReadWriteLease | None, None]:
+    def attempt_read(self, **unknown: Never) -> AbstractContextManager[ReadWriteLease | None, None]:
         """`with lock.attempt_read() as lease: if lease:` beside other readers."""
+        if unknown:
+            raise words.of_try("attempt_read", unknown)
         return attempts.Attempt(self._reads.acquire)
 
-    def attempt_write(self) -> AbstractContextManager[ReadWriteLease | None, None]:
+    def attempt_write(
+        self, **unknown: Never
+    ) -> AbstractContextManager[ReadWriteLease | None, None]:
         """`with lock.attempt_write() as lease: if lease:` alone."""
+        if unknown:
+            raise words.of_try("attempt_write", unknown)
         return attempts.Attempt(self._writes.acquire)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import os
 import pickle
 import subprocess
@@ -317,3 +318,15 @@ def test_an_installed_face_does_not_disturb_a_pytest_that_makes_errors_of_warnin
 def test_every_lazy_name_is_there():
     for name in face.LAZY:
         getattr(face, name)
+
+
+@pytest.mark.parametrize("kind", ["AsyncReadWriteLock", "AsyncSoftReadWriteLock"])
+def test_a_call_that_was_refused_says_nothing_more_when_its_object_goes(
+    kind, tmp_path, monkeypatch
+):
+    told = []
+    monkeypatch.setattr(sys, "unraisablehook", told.append)
+    with pytest.raises(TypeError):
+        getattr(face, kind)(str(tmp_path / "a.lock"), bogus=1)
+    gc.collect()
+    assert not told

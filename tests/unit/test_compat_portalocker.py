@@ -282,3 +282,12 @@ def test_it_and_the_real_one_exclude_each_other(path, tmp_path):
     for one, other in (semaphores, semaphores[::-1]):
         with one(1, "s", **options):
             assert other(1, "s", **options).acquire(fail_when_locked=False) is None
+
+
+@pytest.mark.parametrize("bad", [None, 3, b"x.lock", ["x.lock"]])
+def test_what_is_no_path_is_refused_and_no_file_of_that_name_is_made(bad, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for kind in (Lock, RLock, TemporaryFileLock):
+        with pytest.raises(TypeError, match="filename must be"):
+            kind(bad)
+    assert not list(tmp_path.iterdir())

@@ -126,3 +126,10 @@ def test_it_and_the_real_one_exclude_each_other(path):
     with pytest.raises(LockError):
         LockFile(path)
     theirs.close()
+
+
+@pytest.mark.parametrize("bad", [None, 0, True])
+def test_the_number_of_a_descriptor_is_refused_and_stays_open(bad):
+    with pytest.raises(TypeError):
+        LockFile(bad)
+    os.fstat(0 if bad is None else int(bad))

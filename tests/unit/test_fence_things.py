@@ -222,6 +222,14 @@ def test_several_users_can_write_a_shared_file(tmp_path):
     assert modes == {0o666}
 
 
+def test_a_folder_that_a_link_leads_to_is_a_folder(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    FencedFile(tmp_path / "link" / "data", 5).write(b"one")
+    assert (tmp_path / "real" / "data").read_bytes() == b"one"
+    assert FencedFile(tmp_path / "link" / "data").read() == Fenced(b"one", 5, 5)
+
+
 def test_a_link_is_neither_followed_nor_replaced(tmp_path):
     (tmp_path / "there").write_bytes(b"precious")
     (tmp_path / "x").symlink_to("there")

@@ -12,6 +12,7 @@ import pytest
 
 from ground import needs
 from lifehold import InvalidArgument, LeaseLost, Lock, SystemRefused, Timeout, WouldBlock
+from lifehold.compat import portalocker, zc_lockfile
 
 pytestmark = needs("linux")
 
@@ -256,3 +257,58 @@ def test_a_pipe_is_refused():
     finally:
         for each in ends:
             os.close(each)
+
+
+@pytest.mark.parametrize("whose", ["a lease", "portalocker", "zc.lockfile"])
+def test_a_descriptor_that_another_lock_holds_is_refused_and_stays_locked(whose, tmp_path):
+    path = str(tmp_path / "x.lock")
+    if whose == "a lease":
+        held = Lock(path).acquire()
+        fd, end = held.fileno(), held.release
+    elif whose == "portalocker":
+        lock = portalocker.Lock(path)
+        fd, end = lock.acquire().fileno(), lock.release
+    else:
+        lock = zc_lockfile.LockFile(path)
+        fd, end = lock._fp.fileno(), lock.close
+    with pytest.raises(InvalidArgument, match="another lock of this program"):
+        Lock.on_file(fd).acquire(wait=0)
+    with open(path) as other:
+        assert Lock.on_file(other).try_acquire() is None
+    end()
+    with open(path) as other, Lock.on_file(other, wait=0):
+        pass
+
+
+@pytest.mark.parametrize("how", ["opened again", "unlocked", "doubled"])
+def test_a_descriptor_that_other_code_unlocked_is_a_lock_lost(how, tmp_path):
+    path = tmp_path / "data.txt"
+    path.write_text("kept")
+    fd = os.open(path, os.O_RDWR)
+    lease = Lock.on_file(fd).acquire()
+    lease.check()
+    if how == "opened again":
+        os.close(fd)
+        assert os.open(path, os.O_RDWR) == fd
+    elif how == "unlocked":
+        fcntl.flock(fd, fcntl.LOCK_UN)
+    else:
+        other = os.open(path, os.O_RDWR)
+        os.dup2(other, fd)
+        os.close(other)
+    with path.open() as other:
+        assert is_free(other)
+    with pytest.raises(LeaseLost):
+        lease.check()
+    with pytest.raises(LeaseLost):
+        lease.release()
+    with Lock.on_file(fd, wait=0) as again:
+        again.check()
+    os.close(fd)
+
+
+def test_where_the_kernel_shows_no_locks_of_a_descriptor_the_file_alone_tells(file, monkeypatch):
+    kind = type(Lock.on_file(file)._mechanism)
+    monkeypatch.setattr(kind, "_is_locked", lambda self, untold=True: untold)
+    with Lock.on_file(file) as lease:
+        lease.check()

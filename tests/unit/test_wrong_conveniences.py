@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import pathlib
+import pickle
 import socket
 
 import pytest
 
 from ground import needs
 from lifehold import (
+    AsyncLock,
     InvalidArgument,
     Lock,
     ReadWriteLock,
     Semaphore,
     clear,
     connect,
+    lock_all,
     locked_file,
     look,
 )
+from lifehold.aio import lock_all as lock_all_async
 from lifehold.compat import portalocker
 
 pytestmark = needs("linux")
@@ -38,7 +43,18 @@ def entered(*given, **options):
 
 def of_open(**options):
     with open("data.txt") as file:
-        Lock.on_file(file, **options)
+        return Lock.on_file(file, **options)
+
+
+def wrapped():
+    async def coroutine():
+        pass
+
+    @functools.wraps(coroutine)
+    def plain():
+        return coroutine()
+
+    return plain
 
 
 def of_socket():
@@ -91,6 +107,25 @@ WRONG = [
     (lambda: connect("mongodb://h/x"), "mongodb", "redis"),
     (lambda: connect("file:///tmp/q", poll_interval=3), "poll_interval=3", "leave it out"),
     (lambda: connect("memory://w#n"), "#", "lock()"),
+    (lambda: Lock("a.lock", singleton="no"), "singleton", "not str 'no'"),
+    (lambda: Lock("a.lock", singleton=None), "singleton", "True or False"),
+    (lambda: ReadWriteLock("a.lock", singleton=1), "singleton", "True or False"),
+    (lambda: Lock.per("{a}.lock").of(a=10**5000), "a is too long", "4300"),
+    (lambda: Lock.per("{self}.lock").of(self=object()), "self must be", "give its id"),
+    (lambda: ReadWriteLock.per(TEMPLATE).reading(timeout=3), "reading() takes no", "wait=3"),
+    (lambda: ReadWriteLock.per(TEMPLATE).writing("3"), "wait", "not str '3'"),
+    (lambda: ReadWriteLock("a.lock").try_acquire(), "ReadWriteLock", "try_acquire_write()"),
+    (lambda: ReadWriteLock("a.lock").acquire(), "ReadWriteLock", "acquire_read()"),
+    (lambda: ReadWriteLock("a.lock").try_acquire_read(blocking=False), "blocking=False", "one try"),
+    (lambda: ReadWriteLock("a.lock").attempt_write(timeout=3), "timeout=3", "one try"),
+    (lambda: lock_all(["a.lock"]).acquire(timeout=3), "acquire() takes no timeout=3", "wait=3"),
+    (lambda: lock_all(["a.lock"]).acquire(blocking=False), "blocking=False", "try_acquire()"),
+    (lambda: lock_all(["a.lock"]).try_acquire(wait=3), "try_acquire() takes no wait=3", "one try"),
+    (lambda: lock_all(["a.lock"]).attempt(wait=3), "attempt() takes no wait=3", "one try"),
+    (lambda: lock_all_async(["a.lock"]).attempt(wait=3), "attempt() takes no wait=3", "one try"),
+    (lambda: pickle.dumps(of_open()), "open in this process", "hand on the path"),
+    (lambda: AsyncLock("a.lock")(wrapped()), "'coroutine'", "below the decorator that wraps it"),
+    (lambda: clear("a.lock", force=True), "force=True", "lifehold clear --force"),
     (lambda: look(None), "path", "str"),
     (lambda: clear("data.txt", dry_run="no"), "dry_run", "True or False"),
     (lambda: portalocker.Lock("data.txt", timeout="5").acquire(), "timeout", "str '5'"),

@@ -160,6 +160,16 @@ def _number(file: Any) -> int:
     return file if isinstance(file, int) else file.fileno()
 
 
+def _text(filename: Any) -> str:
+    found = os.fspath(filename) if isinstance(filename, os.PathLike) else filename
+    if not isinstance(found, str):  # str() of anything is a file name: nobody else would lock it
+        raise TypeError(
+            f"filename must be a str or a path, not {type(found).__name__} {found!r}: an open file "
+            "is locked by lock(file, flags)"
+        )
+    return str(found)
+
+
 def _check(flags: LockFlags | int) -> None:
     if not flags & (LOCK_EX | LOCK_SH | LOCK_UN):
         raise RuntimeError("flags say for what to ask: add EXCLUSIVE or SHARED")
@@ -257,7 +267,7 @@ class OpenedFileLock(LockBase[IO[Any]]):
         if timeout is not None and not flags & LOCK_NB:
             _warn_of_timeout()
         super().__init__(timeout, check_interval, fail_when_locked)
-        self.filename = str(filename)
+        self.filename = _text(filename)
         self.truncate = "w" in mode
         self.mode = mode.replace("w", "a")
         self.flags = flags
@@ -283,14 +293,18 @@ class OpenedFileLock(LockBase[IO[Any]]):
             wait = 0.0
         ends = None if wait is None else clock.now() + wait
         strays = 0
-        while strays < STRAYS or wait != 0.0:
-            file = self._taken(wait)
-            if file is not None:
-                return file
-            strays += 1
-            if strays > STRAYS:
-                clock.pause(FIRST)
-            wait = None if ends is None else max(0.0, ends - clock.now())
+        try:
+            while strays < STRAYS or wait != 0.0:
+                file = self._taken(wait)
+                if file is not None:
+                    return file
+                strays += 1
+                if strays > STRAYS:
+                    clock.pause(FIRST)
+                wait = None if ends is None else max(0.0, ends - clock.now())
+        except BaseException as error:
+            self._undo(self._held, error)
+            raise
         why = f"{self.filename!r} is replaced by another file whenever it is locked"
         raise AlreadyLocked(BaseLockException.LOCK_FAILED, why)
 
@@ -334,12 +348,35 @@ class OpenedFileLock(LockBase[IO[Any]]):
         return None
 
     def release(self) -> None:
+        last = self._held[-1:]
         try:
-            entry = self._held.pop()  # L5  one atomic step
-        except IndexError:
-            return
-        self.fh = None
-        self._ended(*entry)
+            if last and self._is_taken_out(last[0]):
+                self.fh = None
+                self._ended(*last[0])
+        except BaseException as error:
+            if not isinstance(error, Exception):
+                self._undo(last, error)
+            raise
+
+    def _let_go(self) -> None:
+        """L6  `release()` of an object that will not be asked again."""
+        try:
+            OpenedFileLock.release(self)
+        except BaseException as error:
+            self._undo(self._held, error)
+            raise
+
+    def _is_taken_out(self, entry: tuple[IO[Any], Lease]) -> bool:
+        try:
+            self._held.remove(entry)  # L5  one atomic step
+        except ValueError:
+            return False  # by another thread
+        return True
+
+    def _undo(self, entries: list[tuple[IO[Any], Lease]], error: BaseException) -> None:
+        """L6  Interrupted: nobody comes back to what is held."""
+        for _, lease in list(entries):
+            lease._lock._undo(lease._grant, error)
 
     def _ended(self, file: IO[Any], lease: Lease) -> None:
         """Write out, unlock, close."""
@@ -399,17 +436,26 @@ class RLock(OpenedFileLock):
         """The open file, locked. The same one while this object holds it."""
         if self._still() is None:
             self._acquire_count = 0  # L9  a parent's
-        file = super().acquire(timeout, check_interval, fail_when_locked)
         self._acquire_count += 1
-        return file
+        try:
+            return super().acquire(timeout, check_interval, fail_when_locked)
+        except BaseException as error:
+            self._acquire_count -= 1
+            if self._acquire_count == 0:
+                self._undo(self._held, error)
+            raise
 
     def release(self) -> None:
         """Once for each `acquire()`. Raises LockException for one too many."""
         if self._acquire_count == 0:
             raise LockException("it is released more often than it was acquired")
         self._acquire_count -= 1
-        if self._acquire_count == 0:
-            super().release()
+        try:
+            if self._acquire_count == 0:
+                super().release()
+        except BaseException as error:
+            self._undo(self._held, error)  # L6  it is not asked again
+            raise
 
     def _dropped(self) -> None:
         self._acquire_count = min(1, self._acquire_count)
@@ -556,16 +602,19 @@ class BoundedSemaphore(LockBase["OpenedFileLock | None"]):
             slot = OpenedFileLock(filename, fail_when_locked=True)
             try:
                 slot.acquire()
+                self.lock = slot
             except AlreadyLocked:
                 continue
-            self.lock = slot
+            except BaseException:
+                slot._let_go()  # L6  interrupted before we had it
+                raise
             return True
         return False
 
     def release(self) -> None:
         slot, self.lock = self.lock, None
         if slot is not None:
-            slot.release()
+            slot._let_go()
 
 
 class NamedBoundedSemaphore(BoundedSemaphore):

@@ -54,11 +54,16 @@ class SimpleLockFile:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = path
         self._held: list[tuple[OpenFileLock, Grant]] = []
-        for _ in range(STRAYS):
-            if self._is_taken():
-                return
+        where = os.fspath(path)  # not the number of a descriptor, which open() would take and close
+        try:
+            for _ in range(STRAYS):
+                if self._is_taken():
+                    return
+        except BaseException:
+            self._end(self._fp)  # L6  interrupted: nobody has this object
+            raise
         raise LockError(f"Couldn't lock {path!r}") from refused(
-            os.fspath(path), OSError(errno.ESTALE, "it is replaced again and again")
+            where, OSError(errno.ESTALE, "it is replaced again and again")
         )
 
     def _is_taken(self) -> bool:
@@ -96,15 +101,26 @@ class SimpleLockFile:
         self._end(self._fp)
 
     def _end(self, file: IO[str] | None) -> None:
+        last = self._held[-1:]
         try:
-            lock, grant = self._held.pop()  # L5  one atomic step
-            lock.drop(grant)
-        except IndexError:
-            pass
+            if last and self._is_taken_out(last[0]):
+                last[0][0].drop(last[0][1])
+        except BaseException:
+            for _, grant in last:  # L6  interrupted
+                for part in grant.handle:
+                    part.close()
+            raise
         finally:
             self._fp = None
             if file is not None:
                 file.close()
+
+    def _is_taken_out(self, entry: tuple[OpenFileLock, Grant]) -> bool:
+        try:
+            self._held.remove(entry)  # L5  one atomic step
+        except ValueError:
+            return False  # by another thread
+        return True
 
 
 class LockFileWithContent(SimpleLockFile):
@@ -115,7 +131,12 @@ class LockFileWithContent(SimpleLockFile):
 
     def __init__(self, path: str | os.PathLike[str], content_template: str = "{pid}") -> None:
         self._content_template = content_template
-        super().__init__(path)
+        try:
+            super().__init__(path)
+        except BaseException:
+            if self._fp is not None:
+                self._end(self._fp)  # L6  interrupted after it was locked: nobody has this object
+            raise
 
     def _on_lock(self) -> None:
         assert self._fp is not None, "it is open while it is locked"
@@ -128,4 +149,4 @@ LockFile = LockFileWithContent
 
 
 def _opened(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    return fork.descriptor(os.open, path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -9,6 +9,8 @@ pickled.
 
 from __future__ import annotations
 
+import errno
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -146,19 +148,42 @@ class UnknownArgument(InvalidArgument, TypeError):
 class SystemRefused(LifeholdError, OSError):
     """The operating system said no: permission, full disk, limits.
 
-    `errno` and `filename` as in OSError.
+    `errno` and `filename` as in OSError. By its errno it is a FileNotFoundError, FileExistsError or
+    PermissionError too.
     """
 
     code = "system_refused"
 
     def __init__(self, text: str = "", **facts: Any) -> None:
         LifeholdError.__init__(self, text, **facts)
-        self.errno = facts.get("errno")
+        self.errno, self.strerror = facts.get("errno"), text
         self.filename = facts.get("filename")
+        if type(self) is SystemRefused:
+            self.__class__ = _BY_ERRNO.get(self.errno or 0, SystemRefused)
 
     def __reduce__(self) -> tuple[Any, ...]:
         facts = {**self.__dict__, "errno": self.errno, "filename": self.filename}
         return _rebuild_refused, (type(self), self.text, facts)
+
+
+class NoSuchFile(SystemRefused, FileNotFoundError):
+    """There is no such file."""
+
+
+class FileIsThere(SystemRefused, FileExistsError):
+    """There is such a file already."""
+
+
+class NotPermitted(SystemRefused, PermissionError):
+    """You may not."""
+
+
+_BY_ERRNO: dict[int, type[SystemRefused]] = {
+    errno.ENOENT: NoSuchFile,
+    errno.EEXIST: FileIsThere,
+    errno.EACCES: NotPermitted,
+    errno.EPERM: NotPermitted,
+}
 
 
 def _rebuild_refused(kind: type[SystemRefused], text: str, facts: dict[str, Any]) -> SystemRefused:

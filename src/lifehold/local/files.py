@@ -213,6 +213,8 @@ _COMMON: int = (
 READ_WRITE: int = os.O_RDWR | _COMMON
 READ_ONLY: int = os.O_RDONLY | _COMMON
 CREATE: int = os.O_CREAT | os.O_EXCL
+# The folder of a file, which a symbolic link may lead to.
+FOLDER: int = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_DIRECTORY", 0)
 NAMELESS: int = getattr(os, "O_TMPFILE", 0)  # with the folder's path; 0 where there is none
 
 _FOLDER: int = (

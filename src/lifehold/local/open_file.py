@@ -23,7 +23,7 @@ from ..core.errors import InvalidArgument, SystemRefused
 from ..core.grant import Grant, Held, Lost
 from ..runtime import fork
 from .files import HOST, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
-from .handles import CLOSED_BY_OTHERS, RELEASED
+from .handles import CLOSED_BY_OTHERS, RELEASED, TABLE
 from .kernel import Asked, made
 from .refusals import refused
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..core.ports import Runtime
 
 UNNUMBERED = "the file is yours: nothing is written into it, so no token can be kept there"
+UNLOCKED = "other code unlocked its descriptor, or closed it and opened the file again"
 FIRST, LONGEST = 0.002, 0.05  # seconds between two looks of who waits
 
 _here: dict[str, OpenFileClaim] = {}  # by what is locked: whose it is, until it is unlocked
@@ -102,10 +103,11 @@ class OpenFileClaim:
 class OpenFilePart:
     """What a grant has in its handle."""
 
-    __slots__ = ("claim", "fd", "generation")
+    __slots__ = ("claim", "fd", "generation", "listed")
 
     def __init__(self, claim: OpenFileClaim, generation: int) -> None:
         self.claim, self.generation, self.fd = claim, generation, claim.lock.fd
+        self.listed = False  # whether the kernel shows the lock where it is asked for later
 
     def close(self) -> None:
         """Unlock: for who undoes."""
@@ -145,15 +147,23 @@ class OpenFileLock(Asked):
             raise InvalidArgument(f"{self.path!r}: the file was closed: open it again")
         if self._generation != generation:
             raise self._of_parent()
+        if self._is_anothers():
+            raise InvalidArgument(
+                f"{self.path!r}: another lock of this program holds this very descriptor, "
+                f"{self.fd}: both would end with the first of them. Use that lock, or open the "
+                "file again"
+            )
         claim = OpenFileClaim(self)
         try:
             if not claim.made():
                 return Held("this process holds it already", self.key)
             if self.key in _of_parents and self._is_locked():
                 raise self._of_parent()
-            handle = [OpenFilePart(claim, generation)]
+            part = OpenFilePart(claim, generation)
+            handle = [part]
             claim.asked = True
             self.files.flock(self.fd, self._operation | LOCK_NB)
+            part.listed = self.claimed == self.key and self._is_locked(untold=False)
             nonce, now = os.urandom(8).hex(), self.files.clock_ns()
             return made(Grant, (self.path, nonce, None, UNNUMBERED, now, self.key, handle, None))
         except BaseException as error:
@@ -164,19 +174,33 @@ class OpenFileLock(Asked):
                 raise refused(self.path, error) from error
             raise
 
+    def _is_anothers(self) -> bool:
+        """L1  The kernel would grant it again, and our unlock would be the end of both."""
+        if self.claimed != self.key:
+            return False  # a description of our own
+        whose = TABLE.open.get(self.fd)
+        slot = None if whose is None else whose()
+        if slot is not None and slot.key == self.key and slot.ours():
+            return True
+        others = [each.lock for each in list(_here.values())]
+        return any(
+            each.fd == self.fd and each.key == self.key and each.claimed != each.key
+            for each in others
+        )
+
     def _of_parent(self) -> InvalidArgument:
         return InvalidArgument(
             f"{self.path!r}: this file was opened by the parent process, which would share its "
             "lock: open the file again in the child"
         )
 
-    def _is_locked(self) -> bool:
-        """Whether this very description has a lock already: the kernel would grant it again."""
+    def _is_locked(self, untold: bool = True) -> bool:
+        """Whether this very description has a lock; `untold` where that cannot be told."""
         try:
             with open(f"/proc/self/fdinfo/{self.fd}", encoding="ascii", errors="replace") as told:
                 return "FLOCK" in told.read()
         except OSError:
-            return True  # it cannot be told apart
+            return untold
 
     async def try_acquire(self, ask: Ask) -> Grant | Held:
         return self.attempt()
@@ -225,12 +249,18 @@ class OpenFileLock(Asked):
         return self.check(grant) or grant
 
     def check(self, grant: Grant) -> Lost | None:
-        """One fstat(2): whether the descriptor leads to the file still."""
+        """Whether the descriptor leads to the file, and is locked, still.
+
+        Other code may have closed it and opened the file again, which gives the same number; or
+        have unlocked it.
+        """
         for part in grant.handle:  # not handle[0]: max_hold may end it meanwhile
             if part.generation != fork.here():
                 return Lost("it belongs to the parent process")
             if not self.leads_here():
                 return Lost(CLOSED_BY_OTHERS, gone=True)
+            if part.listed and not self._is_locked():
+                return Lost(UNLOCKED, gone=True)
             if part.claim.stands():
                 return None
         return Lost(RELEASED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from ..core.errors import UnknownArgument
 from ..lock import check_bool, lock_path
 from ..registry import is_store
 from . import clear as removing
@@ -16,6 +17,8 @@ from . import who as asking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Never
+
     from .answer import ClearOutcome, LockAnswer
 
 
@@ -32,7 +35,7 @@ def look(path: str | os.PathLike[str]) -> LockAnswer:
     return asking.who(where, where, plain=True)
 
 
-def clear(path: str | os.PathLike[str], *, dry_run: bool = False) -> ClearOutcome:
+def clear(path: str | os.PathLike[str], *, dry_run: bool = False, **unknown: Never) -> ClearOutcome:
     """Remove the lock at `path` if its holder is proven dead; what became of it, and why.
 
     `action`: "removed", "freed" (its file stays, and is nobody's lock), "kept" or "nothing"; with
@@ -41,6 +44,12 @@ def clear(path: str | os.PathLike[str], *, dry_run: bool = False) -> ClearOutcom
 
     Raises what `look` raises.
     """
+    if unknown:
+        raise UnknownArgument(
+            f"clear() takes no {', '.join(f'{key}={unknown[key]!r}' for key in unknown)}: "
+            "what is held or cannot be judged is removed by a person alone, by "
+            "`lifehold clear --force`"
+        )
     check_bool("dry_run", dry_run)
     return removing.clear(_where(path), dry_run=dry_run)
 

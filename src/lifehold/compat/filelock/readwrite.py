@@ -345,6 +345,8 @@ class Transaction:
 class AsyncReadWriteLock(AsyncSides):
     """As `ReadWriteLock`; each task holds for itself. `close()` it when it made its executor."""
 
+    _owns, _begun_by = False, -1  # of an object whose making was refused
+
     def __init__(
         self,
         lock_file: str | os.PathLike[str],

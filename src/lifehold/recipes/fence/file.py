@@ -23,7 +23,7 @@ from ...core.errors import CorruptRecord, InvalidArgument, LifeholdError, Unsafe
 from ...core.fence import LARGEST, admit
 from ...core.value import value
 from ...local import ground
-from ...local.files import CREATE, READ_ONLY, READ_WRITE
+from ...local.files import CREATE, FOLDER, READ_ONLY, READ_WRITE
 from ...local.handles import files_for
 from ...local.refusals import make_folders, refused
 from ...lock import Lock
@@ -301,7 +301,7 @@ class FencedPair:
     def _flush_folder(self) -> None:
         if not self.durable:
             return
-        folder = self.files.open(os.path.dirname(self.path), READ_ONLY)
+        folder = self.files.open(os.path.dirname(self.path), FOLDER)
         try:
             self.files.fsync(folder)
         except OSError as error:

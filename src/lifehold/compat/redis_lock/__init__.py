@@ -28,7 +28,14 @@ from ...ops.redis_locks import answer
 from ...runtime import clock, heartbeat
 from ...runtime.blocking import finish
 from ...runtime.renewal import RenewedLease
-from .protocol import LockArguments, LockKey, RedisGrant, misused
+from .protocol import (
+    LockArguments,
+    LockKey,
+    RedisGrant,
+    misused,
+    no_longer_listens,
+    room_to_listen,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -118,13 +125,16 @@ class BlockingClient:
         return self._redis.execute_command(*words)
 
     async def listen(self, channel: bytes) -> bool:
-        """On a connection of its own. False where none is to be had, or it is not allowed."""
+        """On a connection of the pool. False where none is to spare, or it is not allowed."""
+        messages = self._redis.pubsub()
+        if not room_to_listen(messages):
+            return False
+        self._messages = messages
         try:
-            self._messages = self._redis.pubsub()
-            self._messages.subscribe(channel)
+            messages.subscribe(channel)
             until = clock.now() + CONFIRMED
             while (left := until - clock.now()) > 0:
-                if self._messages.get_message(timeout=left) is not None:
+                if messages.get_message(timeout=left) is not None:
                     return True
         except RedisError:
             pass
@@ -157,6 +167,7 @@ class BlockingClient:
                 messages.close()
             except RedisError:
                 LOGGER.debug("a subscription ended badly", exc_info=True)
+            no_longer_listens(messages)
 
     async def settle(self, work: Coroutine[Any, Any, object]) -> None:
         """Here and now."""

@@ -23,7 +23,14 @@ from ...core import events
 from ...core.renew import RenewalSchedule, concluded
 from ...runtime import clock
 from . import BlockingClient, Prolonging, ended, lost, refusal
-from .protocol import LockArguments, LockKey, RedisGrant, misused
+from .protocol import (
+    LockArguments,
+    LockKey,
+    RedisGrant,
+    misused,
+    no_longer_listens,
+    room_to_listen,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
@@ -59,15 +66,21 @@ class AsyncioClient:
         return await self._redis.execute_command(*words)
 
     async def listen(self, channel: bytes) -> bool:
-        """On a connection of its own. False where none is to be had, or it is not allowed."""
+        """On a connection of the pool. False where none is to spare, or it is not allowed."""
         try:
-            self._messages = self._redis.pubsub()
-            await self._messages.subscribe(channel)
+            messages = self._redis.pubsub()
+        except AttributeError:  # a cluster client without it
+            return False
+        if not room_to_listen(messages):
+            return False
+        self._messages = messages
+        try:
+            await messages.subscribe(channel)
             until = clock.now() + CONFIRMED
             while (left := until - clock.now()) > 0:
-                if await self._messages.get_message(timeout=left) is not None:
+                if await messages.get_message(timeout=left) is not None:
                     return True
-        except (RedisError, AttributeError):  # a cluster client without it
+        except RedisError:
             pass
         await self.deaf()
         return False
@@ -98,6 +111,7 @@ class AsyncioClient:
                 await messages.aclose()
             except RedisError:
                 LOGGER.debug("a subscription ended badly", exc_info=True)
+            no_longer_listens(messages)
 
     async def settle(self, work: Coroutine[Any, Any, object]) -> None:
         """In a task of its own, which goes on when the caller is cancelled again."""

@@ -21,6 +21,7 @@ import json
 import threading
 import uuid
 from types import SimpleNamespace
+from weakref import WeakKeyDictionary, WeakSet
 
 from redis.exceptions import LockError, NoPermissionError
 
@@ -55,7 +56,10 @@ if TYPE_CHECKING:
             ...
 
         async def listen(self, channel: bytes) -> bool:
-            """Subscribe, and wait until the server has confirmed that. False: it cannot be."""
+            """Subscribe, and wait until the server has confirmed that. False: it cannot be.
+
+            A subscription keeps a connection of the client's pool: see `room_to_listen`.
+            """
             ...
 
         async def heard(self, seconds: float) -> bool:
@@ -439,6 +443,34 @@ class LockKey:
             report(error)
             return
         notify.waiting(Waiting(self.name, waited, holder, ahead))
+
+
+# Who listens, by the client's pool that its connection comes from. Whoever is gone is no member.
+_listening: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
+fork.in_child(_listening.clear)
+
+
+def room_to_listen(messages: Any) -> bool:
+    """Whether a subscription may have a connection of its client's pool: at most half of them.
+
+    The others are for requests, that of a holder who releases among them. `messages`: it.
+    """
+    pool = messages.connection_pool
+    if pool is None:  # of a cluster: it chooses a node when it subscribes
+        return True
+    fork.here()
+    with fork.gate:
+        there = _listening.setdefault(pool, WeakSet())
+        if len(there) >= pool.max_connections // 2:
+            return False
+        there.add(messages)
+        return True
+
+
+def no_longer_listens(messages: Any) -> None:
+    """Its connection has gone back."""
+    with fork.gate:
+        _listening.get(messages.connection_pool, WeakSet()).discard(messages)
 
 
 def _channel(ask: LockRequest) -> bytes:

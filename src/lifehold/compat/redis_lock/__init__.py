@@ -24,7 +24,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ...core import events, explain
 from ...core.errors import LeaseLost, NotAcquired
 from ...core.grant import Grant, Lost
-from ...ops.redis_locks import answer
+from ...ops.redis_locks import RAW, answer
 from ...runtime import clock, heartbeat
 from ...runtime.blocking import finish
 from ...runtime.renewal import RenewedLease
@@ -122,7 +122,7 @@ class BlockingClient:
 
     async def command(self, *words: object) -> Any:
         """One command."""
-        return self._redis.execute_command(*words)
+        return self._redis.execute_command(*words, **RAW)
 
     async def listen(self, channel: bytes) -> bool:
         """On a connection of the pool. False where none is to spare, or it is not allowed."""

@@ -21,6 +21,7 @@ from redis.exceptions import LockError, RedisError
 
 from ...core import events
 from ...core.renew import RenewalSchedule, concluded
+from ...ops.redis_locks import RAW
 from ...runtime import clock
 from . import BlockingClient, Prolonging, ended, lost, refusal
 from .protocol import (
@@ -63,7 +64,7 @@ class AsyncioClient:
 
     async def command(self, *words: object) -> Any:
         """One command."""
-        return await self._redis.execute_command(*words)
+        return await self._redis.execute_command(*words, **RAW)
 
     async def listen(self, channel: bytes) -> bool:
         """On a connection of the pool. False where none is to spare, or it is not allowed."""

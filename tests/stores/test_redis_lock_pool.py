@@ -62,6 +62,26 @@ def test_waiting_tasks_leave_room_in_the_pool_of_their_client(redis_url, most):
     asyncio.run(main())
 
 
+def test_as_many_tasks_as_a_pool_that_lets_nobody_wait_has_connections(redis_url):
+    """Each of redis-py's own locks needs one at a time, so none of them is refused."""
+
+    async def main():
+        client = redis.asyncio.Redis.from_url(redis_url, max_connections=WAITERS + 1)
+        async with client:
+
+            async def turns():
+                for _ in range(5):
+                    async with client.lock("job", timeout=60, lock_class=AsyncLock, sleep=0.01):
+                        pass
+                return True
+
+            tasks = [asyncio.create_task(turns()) for _ in range(WAITERS + 1)]
+            came = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), SOON)
+        assert came == [True] * len(tasks)
+
+    asyncio.run(main())
+
+
 def test_a_waiter_that_has_gone_leaves_its_room_to_the_next_one(redis_url):
     """One may listen in a pool of two: each of these does, after the other."""
     client = redis.Redis.from_url(redis_url, max_connections=2)

@@ -29,9 +29,12 @@ from ...runtime import clock, heartbeat
 from ...runtime.blocking import finish
 from ...runtime.renewal import RenewedLease
 from .protocol import (
+    AGAIN,
+    CROWDED,
     LockArguments,
     LockKey,
     RedisGrant,
+    crowded,
     misused,
     no_longer_listens,
     room_to_listen,
@@ -118,7 +121,14 @@ class BlockingClient:
 
     async def run(self, script: str, keys: Sequence[bytes], args: Sequence[object]) -> Any:
         """One script of the lock's class."""
-        return getattr(self._lock, f"lua_{script}")(keys=keys, args=args, client=self._redis)
+        call, until = getattr(self._lock, f"lua_{script}"), clock.now() + CROWDED
+        while True:
+            try:
+                return call(keys=keys, args=args, client=self._redis)
+            except RedisConnectionError as error:
+                if not crowded(error) or clock.now() >= until:
+                    raise
+            clock.pause(AGAIN)
 
     async def command(self, *words: object) -> Any:
         """One command."""

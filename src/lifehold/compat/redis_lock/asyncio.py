@@ -17,6 +17,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, RedisError
 
 from ...core import events
@@ -25,9 +26,12 @@ from ...ops.redis_locks import RAW
 from ...runtime import clock
 from . import BlockingClient, Prolonging, ended, lost, refusal
 from .protocol import (
+    AGAIN,
+    CROWDED,
     LockArguments,
     LockKey,
     RedisGrant,
+    crowded,
     misused,
     no_longer_listens,
     room_to_listen,
@@ -59,8 +63,14 @@ class AsyncioClient:
 
     async def run(self, script: str, keys: object, args: object) -> Any:
         """One script of the lock's class."""
-        call = getattr(self._lock, f"lua_{script}")
-        return await call(keys=keys, args=args, client=self._redis)
+        call, until = getattr(self._lock, f"lua_{script}"), clock.now() + CROWDED
+        while True:
+            try:
+                return await call(keys=keys, args=args, client=self._redis)
+            except RedisConnectionError as error:
+                if not crowded(error) or clock.now() >= until:
+                    raise
+            await asyncio.sleep(AGAIN)
 
     async def command(self, *words: object) -> Any:
         """One command."""

@@ -86,6 +86,7 @@ if TYPE_CHECKING:
 SLOW = 1.0  # seconds between two looks while an event will tell
 GRACE = 6.0  # seconds after which a waiter that asked no more is passed over
 FIRST_NOTICE, LONGEST_GAP = 2.0, 60.0  # seconds, of waits that are told
+CROWDED, AGAIN = 2.0, 0.005  # seconds, where all connections of the client's pool are in use
 KEPT_MS = 10_000  # for which a release may be asked for again
 GIVEN_UP_MS = 600_000  # for which a request may still come from a server that was paused
 FOR_GOOD = ("NOPERM", "ACL failure", "WRONGTYPE")  # refusals that stay, also out of a script
@@ -465,6 +466,15 @@ def room_to_listen(messages: Any) -> bool:
             return False
         there.add(messages)
         return True
+
+
+def crowded(error: Exception) -> bool:
+    """Whether the client's pool had no connection to give: nothing was sent.
+
+    redis-py's own lock has one for each request, so as many of it as there are connections never
+    meet that. We have one more while we listen: who meets it asks again, for `CROWDED` seconds.
+    """
+    return "Too many connections" in str(error)
 
 
 def no_longer_listens(messages: Any) -> None:

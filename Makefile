@@ -44,26 +44,15 @@ $(STAMP)-%: $(STAMP)-venv pyproject.toml
 demo: $(STAMP)-run
 	@$(BIN)/lifehold demo
 
-# Four streams side by side, because tests of locks mostly wait; in the first the explorer never
-# does. The shown one takes every folder that no other names; 5 is pytest's word for "none chosen".
-# Each stream has a temporary folder of its own, where no other session of pytest sweeps or closes
-# anything. They stay when a test failed.
-APART_1 := tests/explore tests/unit
-APART_2 := tests/crash
-APART_3 := tests/stores tests/faults tests/docs
-APART   := 1 2 3
+# Tests of locks mostly wait, so more processes run them than there are processors. Each has a folder
+# of its own for what it makes; all of them stay when a test failed. ARGS="-n 0" runs one by one.
+WORKERS ?= 5
+BESIDE  := -n $(WORKERS) --dist worksteal
+ALONE    = spot=$$(mktemp -d "$${TMPDIR:-/tmp}/tests-XXXXXX") && export PYTEST_DEBUG_TEMPROOT=$$spot && \
+    { $(1) || { echo "the folders of the tests stay in $$spot"; exit 1; }; } && rm -rf "$$spot"
 
 test: $(STAMP)-test
-	@mkdir -p $(BUILD); pytest="$(BIN)/python -m pytest"; \
-	spot=$$(mktemp -d "$${TMPDIR:-/tmp}/tests-XXXXXX") || exit 1; \
-	beside() { mkdir $$spot/$$1; stream=$$1; shift; \
-	    PYTEST_DEBUG_TEMPROOT=$$spot/$$stream $$pytest "$$@" $(ARGS); }; \
-	$(foreach n,$(APART),beside $(n) $(APART_$(n)) >$(BUILD)/tests-$(n).txt 2>&1 & of_$(n)=$$!; ) \
-	beside shown $(foreach n,$(APART),$(addprefix --ignore=,$(APART_$(n)))); ends=$$?; \
-	$(foreach n,$(APART),wait $$of_$(n); ends="$$ends $$?"; ) \
-	$(foreach n,$(APART),echo; echo "$(APART_$(n)), run beside the others:"; cat $(BUILD)/tests-$(n).txt; ) \
-	for end in $$ends; do [ $$end -eq 0 ] || [ $$end -eq 5 ] || \
-	    { echo "the folders of the tests stay in $$spot"; exit 1; }; done; rm -rf "$$spot"
+	@$(call ALONE,$(BIN)/python -m pytest $(BESIDE) $(ARGS))
 
 # Three streams: what needs no running, the units, the claims under one face and the explorer's
 # quick half. `large` marks what is left to `make test`. What a stream says comes when it has ended.
@@ -72,8 +61,6 @@ check: $(STAMP)-lint $(STAMP)-test
 	    check-static check-units check-claims
 
 SMALL := -m 'not soak and not large' -q --no-header
-BESIDE := -n 4 --dist worksteal
-ALONE  = spot=$$(mktemp -d "$${TMPDIR:-/tmp}/check-XXXXXX") && PYTEST_DEBUG_TEMPROOT=$$spot $(1) && rm -rf "$$spot"
 
 .PHONY: check-static check-units check-claims
 check-static: lint types

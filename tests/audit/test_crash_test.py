@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import subprocess
@@ -16,6 +17,7 @@ from audit import other_locks
 from ground import require
 from lifehold.cli.main import main
 from lifehold.testing.crash_test import crash_test
+from servers import redis
 
 ROOT = Path(__file__).parents[2]
 HAND = """
@@ -191,14 +193,17 @@ def test_the_plugin_loads_nothing_of_lifehold_that_is_heavy():
 
 
 @pytest.mark.parametrize("factory", other_locks.ALL, ids=lambda factory: factory.__name__)
-def test_the_locks_of_the_table_can_be_had_twice(factory, tmp_path):
+def test_the_locks_of_the_table_can_be_had_twice(factory, tmp_path, monkeypatch):
     """The adapters of the page do what their libraries mean: else their faults are ours."""
     package, _, rest = factory.__name__.partition("_")
     if rest in ("lock", "lockfile") or package == "filelock":
         require(f"package:{package}")
-    if factory is other_locks.redis_lock and "LIFEHOLD_TEST_REDIS" not in os.environ:
-        pytest.skip("needs LIFEHOLD_TEST_REDIS")
-    acquire, release = factory(str(tmp_path / "a.lock"))[:2]
-    for _ in range(2):
-        assert acquire(5.0) is not False
-        release()
+    with contextlib.ExitStack() as stack:
+        if factory is other_locks.redis_lock:
+            require("redis")
+            url = stack.enter_context(redis.started()).url
+            monkeypatch.setenv("LIFEHOLD_TEST_REDIS", url)
+        acquire, release = factory(str(tmp_path / "a.lock"))[:2]
+        for _ in range(2):
+            assert acquire(5.0) is not False
+            release()

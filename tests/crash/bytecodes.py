@@ -24,8 +24,12 @@ LOOKS = ("CALL", "RESUME", "JUMP_BACKWARD")  # beginnings of bytecodes that look
 BLIND = ("CALL_INTRINSIC", "JUMP_BACKWARD_NO_INTERRUPT")  # and of those that do not all the same
 
 
-class Interrupted(BaseException):
-    """What the signal handler raises."""
+class Interrupted(KeyboardInterrupt):
+    """What the signal handler raises.
+
+    A loop of asyncio ends by this one and by SystemExit alone. Any other exception that comes in a
+    timer's callback is reported there, the timer is lost, and who waits for it waits for ever.
+    """
 
 
 def interrupt(_):

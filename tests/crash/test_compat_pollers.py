@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from lifehold.compat.filelock import (
     pollers,
     strict_claims,
 )
+from lifehold.runtime import watch_table
 
 # Another program: a line in, one thing done, a line out.
 OTHER = """
@@ -364,3 +366,46 @@ def test_a_forked_child_expects_nobody(path, other):
         os._exit(1 if pollers.expected else 0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert pollers.expected
+
+
+def test_a_watch_that_is_forgotten_while_another_thread_reads_it_is_closed_behind_that(path):
+    """Its number could be another descriptor's by then: what that one has to tell would be lost."""
+    Path(path).touch()
+    watch = pollers.OpenWatch(path, 1.0)
+    inotify, told = watch._opens, []
+    read, fd = inotify.read, inotify.fd
+
+    def meanwhile():
+        watch.close()
+        told.append(watch_table.is_ours(fd, "inotify"))  # not yet
+        return read()
+
+    inotify.read = meanwhile
+    assert watch.looked() is False
+    assert told == [True]
+    assert not watch_table.is_ours(fd, "inotify")
+    assert watch.looked() is False  # and who comes later reads nothing
+
+
+def test_threads_that_begin_to_wait_forget_what_is_over_together(tmp_path, monkeypatch):
+    """Several find at once that nobody polls a file any more, and each closes its watch."""
+    monkeypatch.setattr(pollers, "QUIET", 0.0)
+    errors = []
+
+    def begin(number):
+        try:
+            for turn in range(300):
+                name = str(tmp_path / f"{number}.{turn % 5}")
+                Path(name).touch()
+                pollers.expect(name)
+        except OSError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=begin, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in list(pollers.expected):
+        pollers.forget(name)
+    assert errors == []

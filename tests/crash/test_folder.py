@@ -334,7 +334,7 @@ sys.stdin.readline()
 
 
 def original():
-    """The interpreter that has lockfolder, which is nobody's dependency: LOCKFOLDER_PYTHON."""
+    """The interpreter that has lockfolder: ours, or that which LOCKFOLDER_PYTHON names."""
     return os.environ.get("LOCKFOLDER_PYTHON", sys.executable)
 
 

@@ -44,6 +44,7 @@ def test_the_code_of_a_page_runs_as_shown(name, tmp_path):
             from servers import redis
 
             surroundings["REDIS_URL"] = stack.enter_context(redis.started()).url
+            surroundings |= redis.programs()
         done = subprocess.run(
             [sys.executable, snippets.__file__, str(ROOT / name)],
             cwd=tmp_path,

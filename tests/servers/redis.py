@@ -67,6 +67,12 @@ def program(name: str) -> Path | None:
     return fetched if fetched.exists() else None
 
 
+def programs() -> dict[str, str]:
+    """The environment in which `redis-server` and `redis-cli` are commands."""
+    folder = str(Path(str(program("redis-server"))).parent)
+    return environment() | {"PATH": f"{os.environ.get('PATH', '')}:{folder}"}
+
+
 def _fetch() -> None:
     """Into a folder of our own, then by one rename into its place: two runs may fetch at once."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:

@@ -265,7 +265,12 @@ class EventLoopRuntime:
         if trio is not None:
             await trio.sleep(seconds)
         elif seconds > 0:
-            await Signal().wait(seconds)
+            signal = Signal()
+            signal.watch(NEVER)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                signal.rest()
         else:
             await asyncio.sleep(seconds)
 

@@ -27,7 +27,7 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from ...runtime import clock, fork
+from ...runtime import clock, fork, native
 from . import pidfile
 from .system_calls import OPENED, WATCHED
 
@@ -53,10 +53,16 @@ expected: dict[str, OpenWatch | MetPeer] = {}  # path -> how another program's l
 
 
 class OpenWatch:
-    """A file: who opens it, by inotify. Raises OSError where that is missing."""
+    """A file: who opens it, by inotify. Raises OSError where that is missing.
+
+    Any thread asks, and any thread may forget it meanwhile: its number could then be read as the
+    descriptor of something else. So one at a time has it, and who has it last gives it back.
+    """
 
     def __init__(self, path: str, windows: float) -> None:
         self._path, self._opens, self.windows = path, watch_table.Inotify(), windows
+        self._busy = native.allocate_lock()  # never waited for: a signal handler may ask too
+        self._forgotten = self._closed = False
         try:
             self._opens.add_opens(path)
         except BaseException:
@@ -84,13 +90,24 @@ class OpenWatch:
 
     def looked(self) -> bool:
         """Whether it has looked since the last question."""
-        if not self._opens.read():
+        if not self._read():
             return False
         if self._path in OPENED:  # the kernel tells two opens in a row as one: it was ours alone
             OPENED.discard(self._path)
             return False
         self.since, self._any = clock.now(), True
         return True
+
+    def _read(self) -> bool:
+        """Whether the file was opened. Another thread that is reading tells nobody else."""
+        if not self._busy.acquire(False):
+            return False
+        try:
+            return not self._forgotten and bool(self._opens.read())
+        finally:
+            self._busy.release()
+            if self._forgotten:
+                self._give_back()
 
     def asked(self) -> Callable[[], bool]:
         """As of `MetPeer`."""
@@ -99,7 +116,24 @@ class OpenWatch:
     def close(self) -> None:
         """Watch no more."""
         WATCHED.discard(self._path)
-        self._opens.close()
+        self._forgotten = True
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Once, and not while somebody reads: that one does it then."""
+        if not self._busy.acquire(False):
+            return
+        try:
+            if not self._closed:
+                self._closed = True
+                self._opens.close()
+        finally:
+            self._busy.release()
+
+    def close_in_child(self) -> None:
+        """L9  Whichever thread of the parent was reading, it is not here."""
+        self._busy = native.allocate_lock()
+        self.close()
 
 
 class MetPeer:
@@ -155,13 +189,16 @@ class MetPeer:
     def close(self) -> None:
         """Nothing to give back."""
 
+    def close_in_child(self) -> None:
+        """Nothing to give back."""
+
 
 def expect(path: str, windows: float = 1.0) -> None:
     """A wait for a file's lock begins: from now on its opens are counted, if possible."""
     if path in expected:
         return
     for other, found in list(expected.items()):
-        if not found.due() and found.over():
+        if _is_over(found):
             forget(other)
     if len(expected) >= MOST:
         return
@@ -172,6 +209,16 @@ def expect(path: str, windows: float = 1.0) -> None:
                 expected[path] = OpenWatch(path, windows)
             except (OSError, ImportError):
                 return  # no inotify here, or none left: no turns for pollers
+
+
+def _is_over(found: OpenWatch | MetPeer) -> bool:
+    """Whether nobody polls there any more. Raises OSError, but not of what other code closed."""
+    try:
+        return not found.due() and found.over()
+    except OSError as error:
+        if error.errno != errno.EBADF:
+            raise
+        return True
 
 
 def met(path: str, make: Callable[[], MetPeer] | None = None) -> None:
@@ -222,5 +269,5 @@ def forget(path: str) -> None:
 def _drop() -> None:
     """L9  A child that reads its parent's watch would take the events from it."""
     for found in expected.values():
-        found.close()
+        found.close_in_child()
     expected.clear()

@@ -18,7 +18,10 @@ METHODS = ("acquire", "renew", "release", "look", "order", "ground")
 
 
 class Bad:
-    """A store's backend, and what goes wrong at which request: {number: "lost" or "unsent"}."""
+    """A store's backend, and what goes wrong at which request.
+
+    {number: "lost", "unsent", or "interrupted" by Ctrl-C before it is sent}.
+    """
 
     prompt = True
 
@@ -37,6 +40,8 @@ class Bad:
             wrong = self.wrong.get(self.count) or self.wrong.get("all")
             if wrong == "unsent":
                 raise Unreachable("no route")
+            if wrong == "interrupted":
+                raise KeyboardInterrupt
             answer = await getattr(self.memory, name)(*given)
             if wrong == "lost":
                 raise NoReply("connection reset")

@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from ground import needs
+from lifehold.store.redis import upkeep
 from lifehold.store.redis.scripts import scripts
 from lifehold.store.redis.upkeep import DONE, examine
 
@@ -137,3 +138,9 @@ def test_a_store_without_such_settings_is_referred_to_store_check(lifehold):
     done = lifehold("doctor", "sqlite:////tmp/x.db")
     assert done.returncode == 64
     assert "lifehold store check" in done.stderr
+
+
+def test_rights_that_a_server_before_redis_7_does_not_tell_are_not_called_good(server, monkeypatch):
+    monkeypatch.setattr(upkeep, "ASKED", f"local redis = {{}}\n{upkeep.ASKED}")
+    found = {each.what: each.verdict for each in examine(server.url).findings}
+    assert (found["scripts"], found["rights"]) == ("good", "unproven")

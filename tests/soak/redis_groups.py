@@ -133,7 +133,7 @@ def main(words: list[str]) -> int:
     given = told.parse_args(words)
     resource, over, faults = Resource(), multiprocessing.Event(), 0
     with servers(given.which, given.lossy) as (there, fault):
-        url = f"{there}?replicas={given.replicas}"
+        url = f"{there}?replicas={given.replicas}" if given.replicas else there
         crowd = [
             multiprocessing.Process(target=work, args=(url, resource, over, number, given.hold))
             for number in range(WORKERS)

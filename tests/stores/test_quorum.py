@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import shlex
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -383,6 +385,31 @@ def test_servers_that_are_new_are_waited_for_and_told(servers, base):
         quorum.age(each, base)
     with store.lock("a", wait=120, notify=False) as lease:
         assert lease.token
+
+
+def test_an_operator_may_say_that_servers_are_new_for_this_run_alone(servers, base):
+    """By the command of the page, which changes nothing where nobody has asked, or it counts."""
+    page = Path(__file__).parents[2] / "docs/explanation/redis.md"
+    line = next(each for each in page.read_text().splitlines() if each.startswith("redis-cli -n 0"))
+    command = shlex.split(line)[3:]
+
+    def said(server):
+        with server.client(db=base) as db:
+            return db.execute_command(*command)
+
+    three = servers[:3]
+    assert [said(each) for each in three] == [None] * 3
+    ours = quorum.store_of(three, base)
+    with pytest.raises(StoreUnavailable, match="it is new"):
+        acquired(ours)
+    assert [said(each) for each in three] == ["OK"] * 3
+    quorum.ready(ours)
+    acquired(ours).release()
+    assert [said(each) for each in three] == [None] * 3
+    three[0].restart(empty=True)
+    three[1].restart(empty=True)
+    with pytest.raises(StoreUnavailable, match="2 are needed"):
+        acquired(quorum.store_of(three, base, connections=next(_clients)))
 
 
 def test_a_url_names_the_same_quorum(servers, base):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import threading
 
 import pytest
@@ -19,10 +20,14 @@ from lifehold import (
     aio,
     connect,
 )
+from lifehold.core.backend import NoReply, Unreachable
 from lifehold.core.owner import Owner
+from lifehold.runtime import clock
 from lifehold.runtime.blocking import finish
 from lifehold.store.redis.backend import _read_owner
+from lifehold.store.redis.connect import RedisUrl
 from lifehold.store.redis.scripts import keys, name_of
+from lifehold.store.redis.wire import RedisConnection, RedisRefused
 from patience import SOON, until
 
 pytestmark = needs("redis")
@@ -32,6 +37,7 @@ USERS = (
     f"blind on >hunter2 {RIGHTS}",
     "mute on >hunter2 ~lifehold:* &lifehold:* +@all -evalsha -eval",
     "other on >hunter2 ~theirs:* &theirs:* +@all",
+    "timeless on >hunter2 ~lifehold:* &lifehold:* +@all -time",
 )
 
 
@@ -87,6 +93,7 @@ def test_a_user_of_few_rights_does_all_and_one_may_be_blind(guarded):
         ("app", "wrong", "user and the password"),
         ("mute", "hunter2", "its ACL must allow"),
         ("other", "hunter2", "its ACL must allow"),
+        ("timeless", "hunter2", "its ACL must allow"),
     ],
 )
 def test_who_may_not_is_told_what_to_do(guarded, user, password, words):
@@ -187,6 +194,34 @@ def test_a_key_of_another_program_is_held_and_left_alone(redis_url, redis_server
         with store.lock("ours", wait=0):
             assert store.list() == ["ours"]
         assert client.dump(key) == before
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "told"),
+    [
+        ("WRONGTYPE", "@user_script:4: WRONGTYPE Operation against a key", "choose another name"),
+        ("OOM", "@user_script:57: @user_script: 57: -OOM command not allowed", "memory is full"),
+        ("READONLY", "@user_script:3: @user_script: 3: -READONLY You can't", "name the primary"),
+        ("ERR", "@user_script:2: @user_script: 2: The user executing the script can't run", "ACL"),
+        ("ERR", "@user_script:45: attempt to perform arithmetic on a nil value", "attempt to"),
+    ],
+)
+def test_what_a_script_was_refused_before_redis_7_is_told_alike(code, text, told):
+    """As Redis 6.2.14 has it."""
+    refused = RedisRefused(f"ERR Error running script (call to f_{'0a' * 20}): {text}.")
+    assert refused.code == code
+    error = RedisUrl("redis://h/0", 1.0).refused(refused, keys("x")[0])
+    assert isinstance(error, NoReply if code == "ERR" else Unreachable)
+    assert told in str(error)
+
+
+def test_what_is_pushed_among_the_replies_answers_nothing():
+    ours, theirs = socket.socketpair()
+    line = RedisConnection(ours)
+    theirs.sendall(b">2\r\n+MOVING\r\n:5\r\n:1\r\n>1\r\n+x\r\n|1\r\n+k\r\n+v\r\n:2\r\n")
+    assert finish(line.ask([("ONE",), ("TWO",)], clock.now() + SOON)) == [1, 2]
+    line.close()
+    theirs.close()
 
 
 HOLDER = b"5 1 0 0 30 0 9999999999 1 0 1 "  # before its owner, in JSON

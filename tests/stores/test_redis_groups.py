@@ -236,6 +236,18 @@ def test_all_names_of_a_cluster_are_listed_once(cluster):
         lease.release()
 
 
+def test_a_key_that_looks_like_ours_and_has_no_name_spoils_no_listing(cluster):
+    """Its keys are in several slots, since its hash tag is empty."""
+    key, store = "lifehold:{}:lease", connect(cluster.url)
+    node = cluster.owner(cluster.slot(key))
+    node.call("HSET", key, "lifehold", "1", "token", "5")
+    with store.lock("beside/no/name", ttl=TTL):
+        assert "beside/no/name" in store.list()
+        assert "" not in store.list()
+        assert store.prune(3600) >= 0
+    node.call("DEL", key)
+
+
 def test_a_lock_of_another_library_is_asked_of_the_node_that_has_its_key(cluster):
     keys = [f"theirs/{number}" for number in range(6)]
     nodes = [cluster.owner(cluster.slot(key)) for key in keys]

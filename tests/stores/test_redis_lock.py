@@ -526,6 +526,23 @@ def test_scripts_that_were_flushed_are_loaded_again(redis_server, client):
     assert not client.exists("job")
 
 
+def test_a_value_that_is_no_text_is_held_and_told_to_a_client_that_decodes(redis_url, client):
+    """Of another library; the client of the program was made with decode_responses=True."""
+    client.set("job", b"\xff\xfe", px=60_000)
+    with redis.Redis.from_url(redis_url, decode_responses=True) as decoding:
+        with pytest.raises(redis_lock.LockNotAcquired) as caught:
+            Lock(decoding, "job", blocking=False).__enter__()
+        assert caught.value.holder is not None
+        assert redis_lock.answer(decoding, "job").state == "held"
+
+    async def work(_):
+        async with redis.asyncio.Redis.from_url(redis_url, decode_responses=True) as decoding:
+            with pytest.raises(redis_lock.LockNotAcquired):
+                await AsyncLock(decoding, "job", blocking=False).__aenter__()
+
+    run(redis_url, work)
+
+
 # ---- asyncio
 
 

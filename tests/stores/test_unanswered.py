@@ -14,7 +14,7 @@ from crash.bytecodes import every_bytecode
 from lifehold.core.backend import NoReply, Request
 from lifehold.core.deadline import terms
 from lifehold.lock import fill
-from lifehold.runtime.blocking import finish
+from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.runtime.eventloop import EVENT_LOOP
 from lifehold.store.engine import StoreLock
 from lifehold.store.memory import Memory
@@ -206,6 +206,23 @@ def test_a_task_that_is_cancelled_between_two_tries_is_undone_until_that_is_conf
     backend = asyncio.run(main())
     nobody_is_in(memory)
     assert backend.asked == ["acquire"] * 2 + ["release"] * 3
+
+
+def test_ctrl_c_while_an_unknown_outcome_is_undone_leaves_nothing():
+    site, _, memory = store_of({1: "lost", 2: "lost", 3: "interrupted"})
+    with pytest.raises(KeyboardInterrupt):
+        lock_of(site, ttl=3600.0).acquire()
+    nobody_is_in(memory)
+
+
+def test_ctrl_c_while_a_place_is_given_up_leaves_no_grant_that_has_just_come():
+    site, backend, memory = store_of({2: "interrupted"})
+    mechanism = StoreLock(site, "x", BLOCKING, terms(3600.0))
+    waiter = site.waiter()
+    finish(backend.acquire(Request("x", waiter.nonce, 3600.0, site.owner(""))))  # unasked, heard
+    with pytest.raises(KeyboardInterrupt):
+        finish(mechanism._too_late(waiter, 0.0))
+    nobody_is_in(memory)
 
 
 def test_what_is_to_be_undone_is_noted_for_good_at_whatever_moment_that_comes(monkeypatch):

@@ -35,11 +35,12 @@ if TYPE_CHECKING:
     class CommandClient(Protocol):
         """A blocking client of redis-py."""
 
-        def execute_command(self, *words: object) -> Reply:
+        def execute_command(self, *words: object, **options: object) -> Reply:
             """One command."""
             ...
 
 
+RAW = {"NEVER_DECODE": True}  # for redis-py: a key of somebody else may hold what is no text
 PREFIX = b"lifehold:1:redis-lock:"  # the number: of this layout
 LONGEST = 1 << 16  # bytes of a value that are looked at
 LATEST = 253_402_300_799_999  # UTC milliseconds: the end of the year 9999
@@ -93,7 +94,7 @@ def answer(client: CommandClient, key: str | bytes, name: str = "", path: str = 
     """Who holds the lock at `key`. `name`, `path`: what it is called in the answer."""
 
     async def ask(*words: object) -> Reply:
-        return client.execute_command(*words)
+        return client.execute_command(*words, **RAW)
 
     raw = key.encode() if isinstance(key, str) else key
     shown = printable(raw.decode("utf-8", "surrogateescape"))

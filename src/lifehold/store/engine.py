@@ -482,6 +482,9 @@ class StoreLock:
         except FAILURES:
             self.site.undo(self.name, waiter.nonce, self.terms.ttl)
             return Unknown(waiter.nonce, error)
+        except BaseException:  # cancelled, or interrupted, perhaps before it was sent
+            self._give_back(waiter, here=False)
+            raise
         waiter.doubt = False
         return None
 
@@ -519,6 +522,9 @@ class StoreLock:
             if waiter.doubt or waiter.came is not None:
                 return Unknown(waiter.nonce, error)
             # else it is a place in line alone, and dies by itself
+        except BaseException:  # L6  as in _undone: the store may have let it in just now
+            self._give_back(waiter, here=False)
+            raise
         return Held(key=self.path)
 
     def unavailable(self, cause: BaseException, nonce: str) -> StoreUnavailable:

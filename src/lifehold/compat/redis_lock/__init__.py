@@ -24,11 +24,21 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from ...core import events, explain
 from ...core.errors import LeaseLost, NotAcquired
 from ...core.grant import Grant, Lost
-from ...ops.redis_locks import answer
+from ...ops.redis_locks import RAW, answer
 from ...runtime import clock, heartbeat
 from ...runtime.blocking import finish
 from ...runtime.renewal import RenewedLease
-from .protocol import LockArguments, LockKey, RedisGrant, misused
+from .protocol import (
+    AGAIN,
+    CROWDED,
+    LockArguments,
+    LockKey,
+    RedisGrant,
+    crowded,
+    misused,
+    no_longer_listens,
+    room_to_listen,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
@@ -111,20 +121,30 @@ class BlockingClient:
 
     async def run(self, script: str, keys: Sequence[bytes], args: Sequence[object]) -> Any:
         """One script of the lock's class."""
-        return getattr(self._lock, f"lua_{script}")(keys=keys, args=args, client=self._redis)
+        call, until = getattr(self._lock, f"lua_{script}"), clock.now() + CROWDED
+        while True:
+            try:
+                return call(keys=keys, args=args, client=self._redis)
+            except RedisConnectionError as error:
+                if not crowded(error) or clock.now() >= until:
+                    raise
+            clock.pause(AGAIN)
 
     async def command(self, *words: object) -> Any:
         """One command."""
-        return self._redis.execute_command(*words)
+        return self._redis.execute_command(*words, **RAW)
 
     async def listen(self, channel: bytes) -> bool:
-        """On a connection of its own. False where none is to be had, or it is not allowed."""
+        """On a connection of the pool. False where none is to spare, or it is not allowed."""
+        messages = self._redis.pubsub()
+        if not room_to_listen(messages):
+            return False
+        self._messages = messages
         try:
-            self._messages = self._redis.pubsub()
-            self._messages.subscribe(channel)
+            messages.subscribe(channel)
             until = clock.now() + CONFIRMED
             while (left := until - clock.now()) > 0:
-                if self._messages.get_message(timeout=left) is not None:
+                if messages.get_message(timeout=left) is not None:
                     return True
         except RedisError:
             pass
@@ -157,6 +177,7 @@ class BlockingClient:
                 messages.close()
             except RedisError:
                 LOGGER.debug("a subscription ended badly", exc_info=True)
+            no_longer_listens(messages)
 
     async def settle(self, work: Coroutine[Any, Any, object]) -> None:
         """Here and now."""

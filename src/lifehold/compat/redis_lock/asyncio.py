@@ -17,13 +17,25 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Literal
 
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, RedisError
 
 from ...core import events
 from ...core.renew import RenewalSchedule, concluded
+from ...ops.redis_locks import RAW
 from ...runtime import clock
 from . import BlockingClient, Prolonging, ended, lost, refusal
-from .protocol import LockArguments, LockKey, RedisGrant, misused
+from .protocol import (
+    AGAIN,
+    CROWDED,
+    LockArguments,
+    LockKey,
+    RedisGrant,
+    crowded,
+    misused,
+    no_longer_listens,
+    room_to_listen,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
@@ -51,23 +63,35 @@ class AsyncioClient:
 
     async def run(self, script: str, keys: object, args: object) -> Any:
         """One script of the lock's class."""
-        call = getattr(self._lock, f"lua_{script}")
-        return await call(keys=keys, args=args, client=self._redis)
+        call, until = getattr(self._lock, f"lua_{script}"), clock.now() + CROWDED
+        while True:
+            try:
+                return await call(keys=keys, args=args, client=self._redis)
+            except RedisConnectionError as error:
+                if not crowded(error) or clock.now() >= until:
+                    raise
+            await asyncio.sleep(AGAIN)
 
     async def command(self, *words: object) -> Any:
         """One command."""
-        return await self._redis.execute_command(*words)
+        return await self._redis.execute_command(*words, **RAW)
 
     async def listen(self, channel: bytes) -> bool:
-        """On a connection of its own. False where none is to be had, or it is not allowed."""
+        """On a connection of the pool. False where none is to spare, or it is not allowed."""
         try:
-            self._messages = self._redis.pubsub()
-            await self._messages.subscribe(channel)
+            messages = self._redis.pubsub()
+        except AttributeError:  # a cluster client without it
+            return False
+        if not room_to_listen(messages):
+            return False
+        self._messages = messages
+        try:
+            await messages.subscribe(channel)
             until = clock.now() + CONFIRMED
             while (left := until - clock.now()) > 0:
-                if await self._messages.get_message(timeout=left) is not None:
+                if await messages.get_message(timeout=left) is not None:
                     return True
-        except (RedisError, AttributeError):  # a cluster client without it
+        except RedisError:
             pass
         await self.deaf()
         return False
@@ -98,6 +122,7 @@ class AsyncioClient:
                 await messages.aclose()
             except RedisError:
                 LOGGER.debug("a subscription ended badly", exc_info=True)
+            no_longer_listens(messages)
 
     async def settle(self, work: Coroutine[Any, Any, object]) -> None:
         """In a task of its own, which goes on when the caller is cancelled again."""

@@ -21,6 +21,7 @@ import json
 import threading
 import uuid
 from types import SimpleNamespace
+from weakref import WeakKeyDictionary, WeakSet
 
 from redis.exceptions import LockError, NoPermissionError
 
@@ -55,7 +56,10 @@ if TYPE_CHECKING:
             ...
 
         async def listen(self, channel: bytes) -> bool:
-            """Subscribe, and wait until the server has confirmed that. False: it cannot be."""
+            """Subscribe, and wait until the server has confirmed that. False: it cannot be.
+
+            A subscription keeps a connection of the client's pool: see `room_to_listen`.
+            """
             ...
 
         async def heard(self, seconds: float) -> bool:
@@ -82,6 +86,7 @@ if TYPE_CHECKING:
 SLOW = 1.0  # seconds between two looks while an event will tell
 GRACE = 6.0  # seconds after which a waiter that asked no more is passed over
 FIRST_NOTICE, LONGEST_GAP = 2.0, 60.0  # seconds, of waits that are told
+CROWDED, AGAIN = 2.0, 0.005  # seconds, where all connections of the client's pool are in use
 KEPT_MS = 10_000  # for which a release may be asked for again
 GIVEN_UP_MS = 600_000  # for which a request may still come from a server that was paused
 FOR_GOOD = ("NOPERM", "ACL failure", "WRONGTYPE")  # refusals that stay, also out of a script
@@ -439,6 +444,43 @@ class LockKey:
             report(error)
             return
         notify.waiting(Waiting(self.name, waited, holder, ahead))
+
+
+# Who listens, by the client's pool that its connection comes from. Whoever is gone is no member.
+_listening: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
+fork.in_child(_listening.clear)
+
+
+def room_to_listen(messages: Any) -> bool:
+    """Whether a subscription may have a connection of its client's pool: at most half of them.
+
+    The others are for requests, that of a holder who releases among them. `messages`: it.
+    """
+    pool = messages.connection_pool
+    if pool is None:  # of a cluster: it chooses a node when it subscribes
+        return True
+    fork.here()
+    with fork.gate:
+        there = _listening.setdefault(pool, WeakSet())
+        if len(there) >= pool.max_connections // 2:
+            return False
+        there.add(messages)
+        return True
+
+
+def crowded(error: Exception) -> bool:
+    """Whether the client's pool had no connection to give: nothing was sent.
+
+    redis-py's own lock has one for each request, so as many of it as there are connections never
+    meet that. We have one more while we listen: who meets it asks again, for `CROWDED` seconds.
+    """
+    return "Too many connections" in str(error)
+
+
+def no_longer_listens(messages: Any) -> None:
+    """Its connection has gone back."""
+    with fork.gate:
+        _listening.get(messages.connection_pool, WeakSet()).discard(messages)
 
 
 def _channel(ask: LockRequest) -> bytes:

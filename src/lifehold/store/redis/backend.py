@@ -265,7 +265,8 @@ class Redis:
         (reply,) = await self._link.ask([command], self._until, self._waits)
         if isinstance(reply, RedisRefused):
             raise self.plan.refused(reply, pattern(prefix))
-        return reply[0].decode(), [name_of(key.decode("utf-8", "replace")) for key in reply[1]]
+        found = [name_of(key.decode("utf-8", "replace")) for key in reply[1]]
+        return reply[0].decode(), [name for name in found if name]  # L13  "" is no name of ours
 
     async def _states(self, names: Sequence[str], *, among: bool = False) -> list[State]:
         """`among`: many were found, and a key that is not ours costs itself alone (L13)."""

@@ -69,6 +69,7 @@ REMEDIES = {  # the first word of a refusal -> what to do
 PASSING = frozenset(
     "LOADING BUSY READONLY MASTERDOWN CLUSTERDOWN NOREPLICAS TRYAGAIN NODEDOWN".split()
 )
+FORBIDDEN = "The user executing the script can't"  # what Redis says where rights end within a step
 NODE_SILENT = "NODESILENT"  # the first word for a node of a cluster that may have done it (L6)
 HINTS = {  # words of redis-py or of the system, where the server said nothing; the first that fits
     "invalid username-password": USER,
@@ -255,7 +256,8 @@ class RedisUrl:
         text = self._masked(error).partition(" script: ")[0]
         remedy = REMEDIES.get(error.code, "")
         if error.code == NODE_SILENT or (error.code == "ERR" and "user_script" in str(error)):
-            return NoReply(f"{self.place}: {text}")  # in the middle of a step
+            remedy = f": {REMEDIES['NOPERM']}" if FORBIDDEN in text else ""
+            return NoReply(f"{self.place}: {text}{remedy}")  # in the middle of a step
         if error.code == "WRONGTYPE":  # any key of that name
             key = f"{key.rpartition(':')[0]}:*"
         about = f" (key {printable(key)})" if error.code in ("WRONGTYPE", "NOPERM") else ""

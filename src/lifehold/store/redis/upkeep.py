@@ -72,6 +72,9 @@ DONE = (
     "subscribe CHANNEL",
 )
 ASKED = """
+if not redis.acl_check_cmd then  -- before Redis 7
+  return nil
+end
 local lacks = {}
 for _, line in ipairs(ARGV) do
   local words = {}
@@ -246,7 +249,13 @@ class _Look:
             raise Unreachable(_plain(error)) from error
         else:
             tell("scripts", GOOD, "a script was run")
-            if lacks:
+            if lacks is None:
+                tell(
+                    "rights",
+                    UNPROVEN,
+                    f"Redis 7 says what the user {who} may do, this one does not: look at ACL LIST",
+                )
+            elif lacks:
                 missing = list(dict.fromkeys(map(str, lacks)))
                 tell(
                     "rights",

@@ -52,8 +52,18 @@ class RedisRefused(Exception):
     """What the server said in place of an answer. `code`: its first word."""
 
     def __init__(self, text: str) -> None:
+        text = _within(text)
         super().__init__(text)
         self.code = text.partition(" ")[0]
+
+
+def _within(text: str) -> str:
+    """What a script was refused, as Redis 7 has it; before, it stood behind the script and line."""
+    if text.startswith("ERR Error running script"):
+        inner = text.rpartition("@user_script:")[2].partition(": ")[2].removeprefix("-")
+        if inner.partition(" ")[0].isupper():
+            return inner
+    return text
 
 
 class NoRedisReply(Exception):
@@ -409,9 +419,15 @@ class RedisConnection:
         """The replies, in one round trip. Raises NoRedisReply."""
         try:
             await self._send(packed(commands), until, waits)
-            return [await self.hear(until, waits) for _ in commands]
+            return [await self._answer(until, waits) for _ in commands]
         except OSError as error:
             raise NoRedisReply(f"the connection ended: {error.strerror or error}") from error
+
+    async def _answer(self, until: float, waits: Waits | TaskWaits) -> Reply:
+        """The next reply: what RESP3 pushes in between answers nothing."""
+        while isinstance(reply := await self.hear(until, waits), tuple):
+            pass
+        return reply
 
     async def _send(self, data: bytes, until: float, waits: Waits | TaskWaits) -> None:
         rest = memoryview(data)

@@ -26,10 +26,10 @@ LAZILY = tuple(
 
 # A debt: how much of it was left when the rule came or when somebody paid. Lower it when you pay.
 OWED = {
-    "files that one other file alone imports": 43,
+    "files that one other file alone imports": 41,
     "base classes with one subclass": 0,
     "class names with several meanings": 0,
-    "functions and signatures packed by `fmt: skip`": 35,
+    "functions and signatures packed by `fmt: skip`": 34,
     "own modules that are loaded late without a type": 0,
 }
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from explore.claims.claim import Claim
-from lifehold.compat.filelock.pin import PinnedSnapshot
+from lifehold.compat.filelock.record_folder import PinnedSnapshot
 from lifehold.compat.filelock.soft_rw_log import GenerationLog, LogState, numbered, spelled
 from lifehold.compat.filelock.soft_rw_member import MemberState, Participant
 from lifehold.core.deadline import Terms

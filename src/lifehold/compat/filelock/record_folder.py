@@ -14,14 +14,15 @@ import stat
 from typing import Any
 
 from ...local.files import HOST, NAMELESS
-from ...local.handles import files_for
+from ...local.handles import CLOSED, Descriptors, LockFile, files_for
 from ...local.record_handle import RecordFile
 from ...runtime import fork
-from .pin import PinnedSnapshot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
+    from types import ModuleType
 
 FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,6 +37,48 @@ class NotAFolder(RuntimeError):
     def __init__(self, where: str, what: str) -> None:
         super().__init__(f"{where} {what}")
         self.where = where
+
+
+class PinnedSnapshot(LockFile):
+    """A snapshot of a log that stays open, as the proof that nothing after it was cut.
+
+    As any open file of ours it is closed by a forked child, and what other code has made of its
+    number is left alone. `dev`: the device of its folder; who opens it need not ask.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, table: Descriptors, call: Callable[[], int], dev: int) -> None:
+        self.table, self.generation, self.key = table, CLOSED, ""
+        self.dev, self.ino = dev, 0
+        if not fork.page[0]:
+            fork.awoke()
+        with fork.gate:
+            generation = fork.generation
+            self.fd = call()
+            if generation != fork.generation:  # L9  a signal handler has forked: we are its child
+                table.files.close(self.fd)
+                self.fd = call()
+            self.generation = fork.generation
+            table.noted(self)
+
+    def has_name(self) -> bool:
+        """Whether it has its name still."""
+        found = self.table.files.fstat(self.fd)
+        if not self.key:
+            self.ino, self.dev = found.st_ino, found.st_dev
+            self.key = f"{self.dev}:{self.ino}"
+        return found.st_nlink > 0 and self.is_of(found)
+
+    def let_go(
+        self, _gate: AbstractContextManager[object] = fork.gate, _fork: ModuleType = fork
+    ) -> None:
+        """Close it, just after it was seen to have its name."""
+        with _gate:
+            if self.generation == _fork.generation:
+                self.generation = CLOSED
+                self.table.open.pop(self.fd, None)
+                self.table.files.close(self.fd)
 
 
 class RecordFolder:

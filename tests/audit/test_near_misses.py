@@ -600,3 +600,30 @@ def acquire_lock(redis, lock_key):
 """)
     assert "LH206" in found
     assert "LH202" not in found
+
+
+def test_a_break_by_age_is_told_where_it_is_and_not_at_each_caller():
+    text = """
+import os, time
+class Locks:
+    def is_locked(self, lock_path):
+        if time.time() - os.path.getmtime(lock_path) > 60:
+            os.unlink(lock_path)
+            return False
+        return True
+    def wait_for(self, lock_path, timeout):
+        while self.is_locked(lock_path):
+            timeout -= 1
+            if timeout < 0:
+                return False
+            time.sleep(1)
+        return True
+    def acquire(self, lock_path):
+        if self.is_locked(lock_path):
+            if not self.wait_for(lock_path, 10):
+                return False
+        return True
+"""
+    judge = Judge(Module("example.py", text, ast.parse(text)))
+    found = [(hit[0], hit[1]) for hit in scan.hits(judge, text)]
+    assert [line for code, line in found if code == "LH107"] == [6]

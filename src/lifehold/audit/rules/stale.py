@@ -361,6 +361,8 @@ def breaks_by_age(judge: Judge) -> Iterator[Hit]:
                 continue
             if event.via is not None and not _aged_here(judge, function, event):
                 continue
+            if any(judge.asks_owner(function, test) for _frame, test in judge.tests(event)):
+                continue  # a release by its holder
             test = _aged_test(judge, function, event) or _aged_out(judge, function, event)
             if test is None:
                 continue
@@ -393,10 +395,13 @@ def _takes(judge: Judge, function: Function, event: Event) -> bool:
 
 
 def _aged_here(judge: Judge, function: Function, event: Event) -> bool:
-    inner = event.facts.get("inside")
-    if inner is None or event.via is None:
-        return True
-    return _aged_test(judge, event.via, inner) is None
+    """A break inside of helpers is told where the age is asked, and nowhere above."""
+    helper, inner = event.via, event.facts.get("inside")
+    while helper is not None and inner is not None:
+        if _aged_test(judge, helper, inner) is not None:
+            return False
+        helper, inner = inner.via, inner.facts.get("inside")
+    return True
 
 
 def _aged_test(judge: Judge, function: Function, event: Event) -> ast.expr | None:

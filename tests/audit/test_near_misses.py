@@ -202,7 +202,142 @@ def guarded(lock_path, work):
         if mine and open(lock_path).read() == "x":
             os.unlink(lock_path)
 """,
+    "a file that is waited for is opened when it is there": """
+import os, time
+def join(lock_path):
+    while not os.path.exists(lock_path):
+        time.sleep(0.1)
+    with open(lock_path, "w") as file:
+        file.write(str(os.getpid()))
+""",
+    "a loop that ends by the clock asks no age": """
+import os, time
+def hammer(lock_path, stop_at):
+    while time.monotonic() < stop_at:
+        os.remove(lock_path)
+""",
+    "the number of a parent is no holder's": """
+import os, time
+def follow(parent_pid, lock_path):
+    for _ in range(100):
+        if not os.path.exists(lock_path):
+            return
+        try:
+            os.kill(parent_pid, 0)
+        except ProcessLookupError:
+            os._exit(1)
+        time.sleep(1)
+""",
+    "a number that is looked for is nobody's": """
+import os
+def free_number_for_pidfile():
+    for candidate in (4194303, 4194302):
+        try:
+            os.kill(candidate, 0)
+        except ProcessLookupError:
+            return candidate
+    raise RuntimeError
+""",
+    "a value that is read and set within a transaction": """
+def acquire_lock(cache, lock_key):
+    with cache.transact(retry=True):
+        value = cache.get(lock_key, default=1)
+        if value > 0:
+            cache.set(lock_key, value - 1, expire=60)
+            return True
+    return False
+""",
+    "a helper asks whose the pid file is": """
+import os
+class PidLock:
+    def __init__(self, path):
+        self.path = path
+    def read_pid(self):
+        with open(self.path) as file:
+            return int(file.read())
+    def is_ours(self):
+        return os.getpid() == self.read_pid()
+    def release(self):
+        if not self.is_ours():
+            raise RuntimeError("it is another's")
+        os.unlink(self.path)
+""",
+    "a helper asks whose the link is": """
+import os
+class LinkLock:
+    def __init__(self, path, me):
+        self.path, self.me = path, me
+    def here(self):
+        return os.path.islink(self.path)
+    def by_this_one(self):
+        return self.here() and os.readlink(self.path) == self.me
+    def release(self):
+        if not self.here():
+            raise RuntimeError("it is free")
+        elif not self.by_this_one():
+            raise RuntimeError("it is another's")
+        os.unlink(self.path)
+""",
+    "a helper asks whose the record is": """
+import json, os
+class FolderLocks:
+    def whose(self, lock_path):
+        with open(lock_path) as file:
+            return json.load(file)
+    def holds(self, lock_path, holder):
+        return self.whose(lock_path)["holder"] == holder
+    def release(self, lock_path, holder):
+        if self.holds(lock_path, holder):
+            os.unlink(lock_path)
+        else:
+            raise ValueError(holder)
+""",
+    "a row that is deleted by the name of its holder": """
+import sqlite3
+def release(db, me, expires_at):
+    db.execute("delete from locks where unique_name = ?", (me,))
+""",
+    "Windows refuses to unlink what is open": """
+import os, sys
+class Single:
+    def __init__(self, lock_path):
+        self.lock_path = lock_path
+        if sys.platform == "win32":
+            if os.path.exists(self.lock_path):
+                os.unlink(self.lock_path)
+            self.fd = os.open(self.lock_path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+""",
+    "a child of one's own is ended": """
+import os, signal, time
+def stop_locked(proc):
+    while proc.is_alive():
+        proc.terminate()
+        time.sleep(0.1)
+        os.kill(proc.pid, signal.SIGKILL)
+""",
+    "another module tells whether the holder runs": """
+import errno, os
+from app.processes import os_is_running
+from app.files import fopen
+def acquire_lock(lock_path):
+    try:
+        fd = os.open(lock_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        os.write(fd, str(os.getpid()).encode())
+        os.close(fd)
+    except OSError as error:
+        if error.errno == errno.EEXIST:
+            with fopen(lock_path) as file:
+                pid = int(file.readline())
+            if not os_is_running(pid):
+                raise RuntimeError("left behind") from error
+        return False
+    return True
+def release_lock(lock_path, mine):
+    if mine == "token":
+        os.remove(lock_path)
+""",
 }
+
 FOUND = {
     "a refusal in one branch, and a creation behind it": (
         "LH101",
@@ -402,6 +537,33 @@ def begin(redis_client, job):
     redis_client.set(lock_key, "me", ex=30)
 """,
     ),
+    "a stop that waits knows the number alone": (
+        "LH104",
+        """
+import os, signal, time
+def stop(pidfile):
+    with open(pidfile) as file:
+        pid = int(file.read())
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return 1
+    while True:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return 0
+        time.sleep(1)
+""",
+    ),
+    "an instant in the value, and nobody who looks at it": (
+        "LH202",
+        """
+import time
+def acquire_lock(redis, lock_key):
+    return redis.setnx(lock_key, time.time() + 30)
+""",
+    ),
 }
 
 
@@ -419,3 +581,49 @@ def test_what_only_looks_like_a_defect_is_left_alone(name):
 def test_a_defect_is_found_in_other_clothes(name):
     code, text = FOUND[name]
     assert code in codes(text)
+
+
+def test_a_signal_that_went_through_is_not_refused_a_moment_later():
+    assert "LH105" not in codes(FOUND["a stop that waits knows the number alone"][1])
+
+
+def test_an_instant_that_others_look_at_is_the_end_of_the_lock():
+    found = codes("""
+import time
+def acquire_lock(redis, lock_key):
+    if redis.setnx(lock_key, time.time() + 30):
+        return True
+    ends = float(redis.get(lock_key))
+    if time.time() > ends:
+        return redis.getset(lock_key, time.time() + 30) == ends
+    return False
+""")
+    assert "LH206" in found
+    assert "LH202" not in found
+
+
+def test_a_break_by_age_is_told_where_it_is_and_not_at_each_caller():
+    text = """
+import os, time
+class Locks:
+    def is_locked(self, lock_path):
+        if time.time() - os.path.getmtime(lock_path) > 60:
+            os.unlink(lock_path)
+            return False
+        return True
+    def wait_for(self, lock_path, timeout):
+        while self.is_locked(lock_path):
+            timeout -= 1
+            if timeout < 0:
+                return False
+            time.sleep(1)
+        return True
+    def acquire(self, lock_path):
+        if self.is_locked(lock_path):
+            if not self.wait_for(lock_path, 10):
+                return False
+        return True
+"""
+    judge = Judge(Module("example.py", text, ast.parse(text)))
+    found = [(hit[0], hit[1]) for hit in scan.hits(judge, text)]
+    assert [line for code, line in found if code == "LH107"] == [6]

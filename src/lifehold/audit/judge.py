@@ -198,6 +198,8 @@ class Judge:
             looks_only = self.only_looks(function, test)
             if looks_only:
                 continue
+            if self.asks_owner(function, test):
+                return True
             texts = {text_of(n) or getattr(n, "attr", "") for n in nodes(test)}
             texts |= {text.rpartition(".")[2] for text in texts}
             if any(MINE.search(text) for text in texts if text):
@@ -217,12 +219,49 @@ class Judge:
             for v, _ in given
         )
 
+    def asks_owner(self, function: Function, test: ast.expr, levels: int = 2) -> bool:
+        """Does a helper in this test compare what the lock says with who asks?"""
+        for call in (node for node in nodes(test) if isinstance(node, ast.Call)):
+            helper = self.reader.callee(function, self.module.called(call))
+            if helper is None or levels == 0:
+                continue
+            for answer in returned(helper.body):
+                for node in nodes(answer) if answer is not None else ():
+                    if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
+                        if self._names_asker(helper, node) and self._reads(helper, node):
+                            return True
+        return False
+
+    def _names_asker(self, helper: Function, node: ast.Compare) -> bool:
+        """Is one side ourselves: our pid, what the object keeps, what the caller handed in?"""
+        for side in (node.left, *node.comparators):
+            text = text_of(side)
+            if any("getpid" in each for each in helper.texts(side)):
+                return True
+            if text.startswith("self.") or (
+                isinstance(side, ast.Name) and text in helper.parameters
+            ):
+                return True
+        return False
+
+    def _reads(self, helper: Function, node: ast.Compare) -> bool:
+        """Does the other side come out of the file?"""
+        found = {id(call) for call in self._calls_behind(helper, node)}
+        return any(
+            id(e.site) in found and e.kind in ("read", "open") for e in self.whole(helper)
+        ) or any(
+            self.module.dotted(call.func).endswith("readlink")
+            for call in self._calls_behind(helper, node)
+        )
+
     def mine_for_release(self, event: Event) -> bool:
         """Is the removal guarded by a comparison with our own pid, token or flag?"""
         for frame, test in self.tests(event):
             function = self.where_of(frame, event)
             texts = {text for text in function.texts(test) if len(text) < 40}
             texts |= {text_of(n) for n in nodes(test)}
+            if self.asks_owner(function, test):
+                return True
             own = any("getpid" in t or t in ("token", "nonce", "uuid") for t in texts)
             if frame.part in ("then", "body") and any(
                 own or any(OURS.search(text_of(side)) for side in (n.left, *n.comparators))

@@ -107,12 +107,25 @@ def statements(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, Frames]]:
             continue
         yield stmt, frames
         if isinstance(stmt, ast.If):
-            if leaves(stmt.body) and not stmt.orelse:
-                stack[-1] = (block, (*frames, Frame("if", stmt, "else")))
+            if refused := _refusals(stmt):
+                stack[-1] = (block, (*frames, *refused))
             elif stmt.orelse and leaves(stmt.orelse) and not leaves(stmt.body):
                 stack[-1] = (block, (*frames, Frame("if", stmt, "then")))
         for inner, frame in reversed(blocks(stmt)):
             stack.append((iter(inner), (*frames, frame)))
+
+
+def _refusals(stmt: ast.If) -> Frames:
+    """`if a: raise`, `elif b: raise`: what follows stands in the else of each."""
+    found: list[Frame] = []
+    each: ast.If | None = stmt
+    while each is not None and leaves(each.body):
+        found.append(Frame("if", each, "else"))
+        if not each.orelse:
+            return tuple(found)
+        below = each.orelse[0]
+        each = below if len(each.orelse) == 1 and isinstance(below, ast.If) else None
+    return ()
 
 
 def _carry_out(stack: list[tuple[Iterator[ast.stmt], Frames]], frames: Frames) -> None:

@@ -84,7 +84,18 @@ def denies(test: ast.expr) -> bool:
 
 def waited_before(look: Event, act: Event) -> bool:
     """`while exists(path): sleep()`, and then the act behind that loop."""
-    return any(frame.kind == "while" and frame.part == "test" for frame in look.frames)
+    return any(
+        frame.kind == "while" and frame.part == "test" and not awaited(frame.node.test, look)
+        for frame in look.frames
+    )
+
+
+def awaited(test: ast.expr, look: Event) -> bool:
+    """`while not exists(path)`: it goes on when the file is there."""
+    return any(
+        isinstance(n, ast.UnaryOp) and isinstance(n.op, ast.Not) and n.operand is look.site
+        for n in nodes(test)
+    )
 
 
 def waits_out(judge: Judge, function: Function, act: Event) -> Event | None:
@@ -93,6 +104,8 @@ def waits_out(judge: Judge, function: Function, act: Event) -> Event | None:
         if isinstance(stmt, ast.While) and (stmt.end_lineno or 0) < act.line:
             for event in judge.own(function):
                 inside = any(event.site is call for call in calls_in(stmt.test))
+                if awaited(stmt.test, event):
+                    continue
                 if inside and event.kind == "exists" and event.key == act.key:
                     return event
     return None
@@ -183,6 +196,12 @@ def check_then_create(judge: Judge) -> Iterator[Hit]:
             break
 
 
+RUNS = re.compile(
+    r"(^|[._])(pid_exists|pid_(is_)?(alive|running)|(os_|process_)?is_running|is_pid_\w+"
+    r"|process_(exists|alive|running)|is_(process_)?alive)$"
+)
+
+
 def knows_owner(judge: Judge, function: Function) -> bool:
     """Does this class or module ever ask who made the lock, or how old it is?"""
     module = judge.module
@@ -194,6 +213,8 @@ def knows_owner(judge: Judge, function: Function) -> bool:
             and event.lockish
             and event.facts.get("mode") != "w"
         ):
+            return True
+        if event.kind == "other" and RUNS.search(event.facts.get("name", "")):
             return True
         helper = event.facts.get("helper")
         if helper and any(e.kind in ("alive", "age") for e in judge.whole(helper)):
@@ -220,6 +241,8 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
             exclusive = bool(event.facts.get("exclusive"))
             if event.facts.get("rename") or "a" in event.facts.get("mode", ""):
                 continue
+            if on_windows(event):
+                continue
             if knows_owner(judge, function) or words.releases(function.name):
                 continue
             unit = judge.unit(function)
@@ -241,6 +264,21 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
                 " crash before it is removed blocks every later run",
             )
             break
+
+
+WINDOWS = re.compile(
+    r"""['"](win32|nt|windows|cygwin)['"]|is_windows|on_windows|\bWINDOWS\b""", re.IGNORECASE
+)
+
+
+def on_windows(act: Event) -> bool:
+    """Does it run there alone, where a file that is open cannot be removed?"""
+    for frame in act.frames:
+        if isinstance(frame.node, ast.If) and frame.part in ("then", "else"):
+            test = ast.unparse(frame.node.test)
+            if WINDOWS.search(test) and (frame.part == "then") != bool(re.search("!=|not ", test)):
+                return True
+    return False
 
 
 def is_presence(judge: Judge, function: Function, event: Event) -> bool:
@@ -287,6 +325,8 @@ def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event |
             if test and event.kind == "redis_lock" and event.lockish and denies(loop.test):
                 return event
             if not (test and event.kind == "exists" and event.lockish):
+                continue
+            if awaited(loop.test, event):
                 continue
             if not any(e.kind == "sleep" and loop in judge.loops(e) for e in judge.own(function)):
                 continue
@@ -337,7 +377,11 @@ def unbounded_wait(judge: Judge) -> Iterator[Hit]:
                 )
                 continue
             for each in judge.own(function):
-                if each.kind == "signal" and stmt in judge.loops(each):
+                if (
+                    each.kind == "signal"
+                    and stmt in judge.loops(each)
+                    and not own_child(stmt, each)
+                ):
                     if judge.at_lock(function) or "pid" in each.key.lower():
                         yield Hit(
                             function,
@@ -347,6 +391,13 @@ def unbounded_wait(judge: Judge) -> Iterator[Hit]:
                             " signalled for ever",
                         )
                         break
+
+
+def own_child(loop: ast.While, signal: Event) -> bool:
+    """`while proc.is_alive(): kill(proc.pid, SIGKILL)`: its number stays its own."""
+    owner, _, last = text_of(signal.expr).rpartition(".")
+    asked = (text_of(n.func) for n in nodes(loop.test) if isinstance(n, ast.Call))
+    return last == "pid" and bool(owner) and any(name.startswith(f"{owner}.") for name in asked)
 
 
 def unused_timeout(judge: Judge, function: Function) -> Iterator[Hit]:

@@ -499,7 +499,7 @@ RENEWS_ROW = re.compile(
 ENDS_AT = re.compile(r"expir|until|deadline|heartbeat|renewed|lease|last_seen|alive", re.IGNORECASE)
 WHOSE = re.compile(
     r"own|hold|token|nonce|worker|by\b|node|host|instance|session|version|uuid|client|fence|pid"
-    r"|leader|rvn|secret|expir|until",
+    r"|unique|leader|rvn|secret|expir|until",
     re.IGNORECASE,
 )
 

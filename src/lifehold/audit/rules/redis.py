@@ -96,13 +96,23 @@ def without_end(judge: Judge) -> Iterator[Hit]:
                 if event.key in expiring or not is_key(judge, event, {}):
                     continue
                 record = "job" in event.key.lower() and not words.speaks_of_lock(event.key)
-                if record or scripted(judge, function):
+                if record or scripted(judge, function) or ends_in_value(judge, event):
                     continue
                 yield at(
                     event,
                     f"`{event.name}` is set without an expiry: when its holder dies, the lock stays"
                     " for ever",
                 )
+
+
+def ends_in_value(judge: Judge, event: Event) -> bool:
+    """Is its end written into it, and looked at by whoever comes next?"""
+    value = event.facts["called"].args[1:2]
+    wrote = any(CLOCK.search(text) for each in value for text in event.where.texts(each))
+    if not wrote:
+        return False
+    around = [each for each in judge.functions if each.within is event.where.within]
+    return any(hit.function in around for hit in client_clock(judge))
 
 
 def called_of_redis(event: Event) -> bool:
@@ -350,6 +360,8 @@ def get_then_set(judge: Judge) -> Iterator[Hit]:
             look = next((e for e in looks if led(judge, function, e, event)), None)
             if look is None or compares_owner_positive(judge, event):
                 continue
+            if in_transaction(event):
+                continue
             if renews and not on_absence(judge, function, look, event):
                 continue
             yield at(
@@ -359,6 +371,22 @@ def get_then_set(judge: Judge) -> Iterator[Hit]:
                 there(look, "read here"),
             )
             break
+
+
+TRANSACTION = re.compile(r"\.(transact|transaction|begin|exclusive|immediate)\b", re.IGNORECASE)
+
+
+def in_transaction(event: Event) -> bool:
+    """`with cache.transact():`, of the very store that is written."""
+    store = text_of(event.facts["called"].func).rpartition(".")[0]
+    for frame in event.frames:
+        if frame.kind == "with":
+            for item in frame.node.items:
+                given = item.context_expr
+                name = text_of(given.func) if isinstance(given, ast.Call) else ""
+                if store and name.startswith(store) and TRANSACTION.search(name):
+                    return True
+    return False
 
 
 def led(judge: Judge, function: Function, look: Event, act: Event) -> bool:

@@ -11,7 +11,7 @@ from ..events import compares_inode
 from ..judge import calls_of, is_constant, names_of, returned
 from ..model import calls_in, leaves, nodes, text_of
 from ..rule import Hit, at, there
-from .create import OWN_NAME
+from .create import OWN_NAME, on_windows
 from .stale import judgement, suppressed
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def removes_flocked(judge: Judge) -> Iterator[Hit]:
         for event in judge.whole(function) if flocked else ():
             if event.via is not None and not told_of_caller(judge, event):
                 continue
-            if event.kind != "unlink" or event.key not in flocked:
+            if event.kind != "unlink" or event.key not in flocked or on_windows(event):
                 continue
             if not (event.lockish or judge.named_lock(function)):
                 continue  # data that is locked itself: LH114

@@ -11,7 +11,7 @@ from ..events import compares_inode, compares_start
 from ..judge import BROAD, names_of, returned
 from ..model import calls_in, leaves, nodes, text_of
 from ..rule import Hit, at, there
-from .create import ages
+from .create import ages, on_windows, own_child
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,9 @@ def asks_by_number(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         told = False
         for event in judge.own(function):
-            loop = event.kind == "signal" and judge.loops(event)
+            loop = event.kind == "signal" and any(
+                not own_child(each, event) for each in judge.loops(event)
+            )
             if event.kind != "alive" and not loop:
                 continue
             if told or not pid_of_lock(judge, function, event):
@@ -58,6 +60,8 @@ def asks_by_number(judge: Judge) -> Iterator[Hit]:
 
 def pid_of_lock(judge: Judge, function: Function, event: Event) -> bool:
     """Does the number come out of a lock file, or is it asked about for one?"""
+    if event.expr is not None and not a_holder(function, event.expr):
+        return False
     if judge.at_lock(function):
         return True
     texts = function.texts(event.expr) if event.expr is not None else []
@@ -66,11 +70,39 @@ def pid_of_lock(judge: Judge, function: Function, event: Event) -> bool:
     return any(e.kind == "read" and e.lockish for e in judge.whole(function))
 
 
+RELATIVE = re.compile(r"(^|_|\b)(parent|ppid|getppid)(_|\b|pid)", re.IGNORECASE)
+
+
+def a_holder(function: Function, number: ast.expr) -> bool:
+    """No: the number of a parent, and one that is only tried out: `for pid in (4194303, 99999)`."""
+    if RELATIVE.search(text_of(number)):
+        return False
+    if not isinstance(number, ast.Name):
+        return True
+    for stmt, _frames in function.walked:
+        if isinstance(stmt, ast.For) and text_of(stmt.target) == number.id:
+            tried = stmt.iter
+            if isinstance(tried, ast.Call) and text_of(tried.func) == "range":
+                return False
+            if isinstance(tried, ast.Tuple | ast.List):
+                return not all(isinstance(each, ast.Constant) for each in tried.elts)
+    return not any(
+        isinstance(value, ast.BinOp) and any(map(_own_number, nodes(value)))
+        for value in function.values(number.id)
+    )
+
+
+def _own_number(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and text_of(node.func) == "os.getpid"
+
+
 def not_allowed_is_dead(judge: Judge) -> Iterator[Hit]:
     """LH105."""
     for function in judge.functions:
         for event in judge.own(function):
             if event.kind != "alive" or not event.facts.get("kill"):
+                continue
+            if signalled(judge, function, event):
                 continue
             handler = misjudging(judge, event)
             quiet = suppressed(judge, event, BROAD) if handler is None else None
@@ -92,6 +124,18 @@ def not_allowed_is_dead(judge: Judge) -> Iterator[Hit]:
                 f" {what}` takes that process for dead",
                 (there(event, "asked here"),),
             )
+
+
+def signalled(judge: Judge, function: Function, event: Event) -> bool:
+    """Did a signal reach that process before? Then this one is permitted, too."""
+    for each in judge.own(function):
+        if each is event:
+            return False
+        around = tuple(f for f in each.frames if (f.kind, f.part) != ("try", "body"))
+        if each.kind == "signal" and each.key == event.key:
+            if around == event.frames[: len(around)]:
+                return True
+    return False
 
 
 def suppressed(
@@ -218,7 +262,7 @@ def removes_by_name(judge: Judge) -> Iterator[Hit]:
             continue
         whole = judge.whole(function)
         for act in removals(judge, function):
-            if judge.mine_for_release(act) or claimed(judge, function, act):
+            if on_windows(act) or judge.mine_for_release(act) or claimed(judge, function, act):
                 continue
             if act.via is not None and not judged_here(judge, function, act):
                 continue
@@ -317,6 +361,8 @@ def breaks_by_age(judge: Judge) -> Iterator[Hit]:
                 continue
             if event.via is not None and not _aged_here(judge, function, event):
                 continue
+            if any(judge.asks_owner(function, test) for _frame, test in judge.tests(event)):
+                continue  # a release by its holder
             test = _aged_test(judge, function, event) or _aged_out(judge, function, event)
             if test is None:
                 continue
@@ -349,14 +395,31 @@ def _takes(judge: Judge, function: Function, event: Event) -> bool:
 
 
 def _aged_here(judge: Judge, function: Function, event: Event) -> bool:
-    inner = event.facts.get("inside")
-    if inner is None or event.via is None:
-        return True
-    return _aged_test(judge, event.via, inner) is None
+    """A break inside of helpers is told where the age is asked, and nowhere above."""
+    helper, inner = event.via, event.facts.get("inside")
+    while helper is not None and inner is not None:
+        if _aged_test(judge, helper, inner) is not None:
+            return False
+        helper, inner = inner.via, inner.facts.get("inside")
+    return True
 
 
 def _aged_test(judge: Judge, function: Function, event: Event) -> ast.expr | None:
     for frame, test in judge.tests(event):
+        if frame.kind == "while" and bounds(test):
+            continue
         if judge.where_of(frame, event) is function and ages(judge, function, test):
             return test
     return None
+
+
+BOUND = re.compile(
+    r"(stop|end|finish|give_?up|return|leave|due|wake)\w*_at$|deadline|until", re.IGNORECASE
+)
+
+
+def bounds(test: ast.expr) -> bool:
+    """`while monotonic() < stop_at`: the clock ends the loop, and asks nothing of the lock."""
+    return isinstance(test, ast.Compare) and any(
+        BOUND.search(text_of(side)) for side in (test.left, *test.comparators)
+    )

@@ -7,6 +7,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 from ground import needs
 from lifehold.audit.catalogue import RULES
 
@@ -74,3 +76,18 @@ def test_an_editor_is_told_what_is_wrong_and_mends_it(tmp_path):
     assert [(each.code, each.range.start.line) for each in first] == [("LH115", 3)]
     assert [each.title for each in actions] == ["lifehold: mend LH115 handle-dropped"]
     assert not second
+
+
+@needs("package:pygls", "package:libcst")
+@pytest.mark.parametrize("text", ["x = a" + ".b" * 20_000, "x = '\udcff'\n", "x = '\0'\n"])
+def test_a_text_that_cannot_be_parsed_ends_no_answer_to_an_editor(text):
+    from lsprotocol import types
+
+    from lifehold.audit import server
+
+    where = types.Range(types.Position(0, 0), types.Position(1, 0))
+    asked = types.CodeActionParams(
+        types.TextDocumentIdentifier("file:///x.py"), where, types.CodeActionContext([])
+    )
+    assert server.diagnostics("/x.py", text) == []
+    assert server.mends(asked, "/x.py", text) == []

@@ -137,7 +137,7 @@ def findings(path: str, data: bytes) -> list[list[Any]]:
         return []
     try:
         judge = Judge(Module(path, text, ast.parse(text)))
-    except SyntaxError:
+    except (SyntaxError, ValueError, RecursionError):  # as `scan`: what cannot be parsed
         return []
     silent = suppress.suppressions(text)
     found = [

@@ -102,7 +102,10 @@ def mends(given: types.CodeActionParams, path: str, text: str) -> list[types.Cod
     """One action for each finding of the range that has a cure."""
     if importlib.util.find_spec("libcst") is None or not path.endswith((".py", ".pyi", ".pyw")):
         return []
-    data = text.encode()
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:  # half a character, as an editor may hold it for a moment
+        return []
     found = fix.findings(path, data)
     made = []
     for hit in found:

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from .shapes import ReadWriteLock, Semaphore
     from .stores import connect
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "AcquireCancelled",
     "AsyncLease",

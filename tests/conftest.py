@@ -134,6 +134,7 @@ def pytest_terminal_summary(
 ) -> None:
     account, budgets = config.stash[ACCOUNT], budgets_of(config)
     write = terminalreporter.write_line
+    alone = not hasattr(config, "workerinput")  # else one that hears of all workers has them too
     terminalreporter.section("not run, and why", sep="-")
     for why, count in account.reasons.most_common():
         write(f"{count:5d} {'test' if count == 1 else 'tests'} not run: {why}")
@@ -147,10 +148,10 @@ def pytest_terminal_summary(
         over = "  OVER BUDGET" if 0 < budget < seconds else ""
         write(f"{layer:>12} {seconds:7.1f} s of {budget:4.0f} s  {say(*counts)}{over}")
         rows.append("\t".join(map(str, (layer, f"{budget:g}", f"{seconds:.1f}", *counts))))
-    if config.getoption("--times-to"):
+    if alone and config.getoption("--times-to"):
         with Path(config.getoption("--times-to")).open("a") as file:  # two runs may share it
             file.write("".join(f"{row}\n" for row in rows))
-    if config.getoption("--slowest-to"):
+    if alone and config.getoption("--slowest-to"):
         with Path(config.getoption("--slowest-to")).open("a") as file:
             slowest = account.tests.most_common(SLOWEST)
             file.write("".join(f"{seconds:.1f}\t{test}\n" for test, seconds in slowest))

@@ -289,12 +289,12 @@ def test_a_missing_permission_is_one_error_with_the_remedy(open_folder):
     path = open_folder / "lock"
     Lock(path, mode=0o600).acquire().release()
     kind, text, left = of_nobody(tried(path))
-    assert (kind, left) == ("SystemRefused", 0)
+    assert (kind, left) == ("NotPermitted", 0)
     assert "right to read it" in text
     kind, text, left = of_nobody(tried(open_folder / "new"))
-    assert (kind, left) == ("SystemRefused", 0)
+    assert (kind, left) == ("NotPermitted", 0)
     kind, text, left = of_nobody(tried(open_folder / "deep" / "er" / "lock"))
-    assert (kind, left) == ("SystemRefused", 0)
+    assert (kind, left) == ("NotPermitted", 0)
     assert not (open_folder / "deep").exists()
 
 
@@ -304,7 +304,7 @@ def test_a_file_that_cannot_be_looked_at_is_not_called_free(open_folder):
     with Lock(path, mode=0o600):
         looks = Lock(path).holder, Lock(path).locked
         kind = of_nobody(lambda: [type(raised(look)).__name__ for look in looks])
-        assert kind == ["SystemRefused", "SystemRefused"]
+        assert kind == ["NotPermitted", "NotPermitted"]
 
 
 @needs("root")

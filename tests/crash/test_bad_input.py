@@ -145,7 +145,7 @@ def test_a_working_folder_that_was_removed_is_told(tmp_path):
         return refusal_of(lambda: Lock("a.lock"))
 
     kind, text, _ = in_a_child(play)
-    assert kind == "SystemRefused"
+    assert kind == "NoSuchFile"
     assert "'a.lock': the working folder has been removed: change into another" in text
 
 
@@ -265,7 +265,7 @@ def test_no_permission_is_told_with_the_path_and_a_remedy_and_leaves_nothing(exc
             return answers
 
         for kind, text, number in result(as_nobody(play)):
-            assert (kind, number) == ("SystemRefused", 13)
+            assert (kind, number) == ("NotPermitted", 13)
             assert text.startswith(f"'{folder}")
             assert "ask its owner for the right" in text or "you may not make it there" in text
         assert tree(folder) == before

@@ -411,7 +411,7 @@ def test_two_users_share_a_lock_that_both_make_shared():
             importlib.import_module(module)
         lease = lock(path).acquire()
         name, text = result(as_nobody(try_as_another, path, {}))
-        assert name == "SystemRefused"
+        assert name == "NotPermitted"
         assert "shared=True" in text
         lease.release()
         os.unlink(path + ".token")

@@ -153,7 +153,7 @@ def test_a_private_lock_keeps_other_users_out_and_says_what_to_ask_for():
             return answers
 
         for kind, text, number in result(as_nobody(play)):
-            assert (kind, number) == ("SystemRefused", 13)
+            assert (kind, number) == ("NotPermitted", 13)
             assert path in text
             assert "right to read it" in text
         assert tree(folder) == before
@@ -215,7 +215,7 @@ def test_a_folder_that_may_not_be_written_is_enough_where_the_file_is_there():
         assert token is None
         assert "can only be read" in reason
         kind, text, _ = result(as_nobody(refusal_of, Lock(folder / "new.lock").acquire))
-        assert kind == "SystemRefused"
+        assert kind == "NotPermitted"
         assert str(folder / "new.lock") in text
         assert sorted(os.listdir(folder)) == ["all.lock", "read.lock"]
 
@@ -231,7 +231,7 @@ def test_cleanup_in_a_folder_that_may_not_be_written_is_told_and_frees_the_lock(
             return [refusal_of(lease.release), free(path)]
 
         (kind, text, _), freed = result(as_nobody(play))
-        assert kind == "SystemRefused"
+        assert kind == "NotPermitted"
         assert path in text
         assert freed
         assert os.path.exists(path)
@@ -254,7 +254,7 @@ def test_a_user_who_lost_the_way_to_the_file_is_told_so_and_can_let_go():
             (folder / "in").chmod(0o700)
             end = child.end()
             assert end.well, end.error
-            assert [kind for kind, _, _ in end.value] == ["LeaseLost", "LeaseLost", "SystemRefused"]
+            assert [kind for kind, _, _ in end.value] == ["LeaseLost", "LeaseLost", "NotPermitted"]
             assert "cannot be looked at any more (Permission denied)" in end.value[0][1]
         assert free(path)
 

@@ -148,7 +148,7 @@ def test_a_waiter_whose_folder_may_not_be_entered_any_more_is_told(path_for_all,
             ended = waiter.end()
             assert ended.well, ended.error
             kind, text, left = ended.value
-            assert (kind, left) == ("SystemRefused", 0)
+            assert (kind, left) == ("NotPermitted", 0)
             assert "Permission denied" in text
 
 

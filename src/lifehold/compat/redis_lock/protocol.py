@@ -448,7 +448,7 @@ class LockKey:
 
 # Who listens, by the client's pool that its connection comes from. Whoever is gone is no member.
 _listening: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
-fork.in_child(_listening.clear)
+fork.in_child(_listening.clear)  # the parent's listeners, and their connections, are not here
 
 
 def room_to_listen(messages: Any) -> bool:

@@ -11,6 +11,9 @@ what was missed were mended. `shared_tmp_name` asks LH113 of a file that never h
 `second` was made in the same way a version later, labels at their lines. First run: P 0.97 (29/30)
 R 0.76 (29/38) for Python, 1.00 (14/14) and 0.93 (14/15) for shell, 1.00 (15/15) and 0.83 (15/18)
 for JavaScript. Its one false finding, LH111 of a `__del__`, is the label's fault, and stands.
+`third` is a later one yet, of more forms of each rule. First run: P 0.96 (48/50) R 0.74 (48/65) for
+Python, 1.00 (20/20) and 0.80 (20/25) for shell, 1.00 (31/31) and 0.79 (31/39) for JavaScript. No
+rule was changed for it so far: what it misses is the list to work on.
 `forms` are other spellings of the classes that were mended then: helpers, pathlib, suppress, SQL.
 """
 
@@ -30,6 +33,10 @@ from lifehold.audit.settings import Settings
 CORPUS = Path(__file__).parent / "corpus"
 SUFFIX = {"python": ".py", "shell": ".sh", "javascript": ".ts"}
 BLIND = Path(__file__).parent / "corpus_blind"
+NAMED = {
+    "dockerfile": "Dockerfile", "compose": "docker-compose.yml", "crontab": "app.crontab",
+    "unit": "app.service",
+}  # fmt: skip
 HALVES = ("seen", "held")
 MARK = re.compile(r"[ ]*(?:#|//)@((?: LH\d{3})+)$", re.MULTILINE)
 
@@ -84,8 +91,8 @@ def marked(path: Path) -> list[Snippet]:
 
 
 def snippets(language: str, half: str) -> list[Snippet]:
-    if half == "second":
-        return marked(BLIND / f"{language}_2.txt")
+    if half in ("second", "third"):
+        return marked(BLIND / f"{language}_{2 if half == 'second' else 3}.txt")
     if half == "forms":
         return marked(CORPUS / f"{language}_forms.txt")
     blind = BLIND / f"{language}.txt"
@@ -101,7 +108,8 @@ def snippets(language: str, half: str) -> list[Snippet]:
 
 def codes_in(language: str, each: Snippet) -> frozenset[str]:
     """The codes that the usual rules find in a snippet."""
-    report = scan.of_text(f"app{SUFFIX[language]}", each.text, Settings())
+    name = language == "shell" and NAMED.get(each.name.partition("_")[0])
+    report = scan.of_text(name or f"app{SUFFIX[language]}", each.text, Settings())
     return frozenset(finding.code for finding in report)
 
 
@@ -146,6 +154,9 @@ SIZES = [
     ("second", "python", 32, 32),
     ("second", "shell", 15, 15),
     ("second", "javascript", 15, 15),
+    ("third", "python", 51, 20),
+    ("third", "shell", 20, 10),
+    ("third", "javascript", 27, 13),
 ]
 
 
@@ -171,6 +182,9 @@ REACHED = {
     ("python", "second"): (0.97, 1.0),
     ("shell", "second"): (1.0, 1.0),
     ("javascript", "second"): (1.0, 1.0),
+    ("python", "third"): (0.96, 0.73),
+    ("shell", "third"): (1.0, 0.8),
+    ("javascript", "third"): (1.0, 0.79),
     ("python", "forms"): (1.0, 1.0),
     ("shell", "forms"): (1.0, 1.0),
     ("javascript", "forms"): (1.0, 1.0),
@@ -187,7 +201,7 @@ def test_the_rules_reach_what_they_reached_before(language, half):
 
 
 if __name__ == "__main__":
-    for half in (*HALVES, "blind", "second", "forms"):
+    for half in (*HALVES, "blind", "second", "third", "forms"):
         for language in SUFFIX:
             result = score(language, half)
             print(f"{half} {language}: {result}")

@@ -540,8 +540,9 @@ def _set(function: Function, called: Called, name: str) -> Made:
     value = _argument(called, 1, "value")
     if key is None or value is None:
         return None
-    nx = called.keywords.get("nx")
-    ttl = next((called.keywords[each] for each in TTLS if each in called.keywords), None)
+    given = called.keywords | spread(function, called)
+    nx = given.get("nx")
+    ttl = next((given[each] for each in TTLS if each in given), None)
     if ttl is None and len(called.args) > 2:
         ttl = called.args[2]
     timed = ttl is not None and _truth(ttl) is not False
@@ -549,6 +550,23 @@ def _set(function: Function, called: Called, name: str) -> Made:
     facts: dict[str, Any] = {"nx": exclusive, "timed": timed, "ttl": ttl, "value": value}
     facts["client"] = text_of(called.func)
     return ("redis_lock" if exclusive else "redis_set"), key, facts
+
+
+def spread(function: Function, called: Called) -> dict[str, ast.expr]:
+    """What a call is given by `**options`, where the names of these are written down."""
+    found: dict[str, ast.expr] = {}
+    for keyword in called.node.keywords:
+        value: ast.expr | None = keyword.value if keyword.arg is None else None
+        if isinstance(value, ast.Name):
+            value = function.only_value(value.id)
+        if isinstance(value, ast.Dict):
+            found |= {
+                key.value: each for key, each in zip(value.keys, value.values, strict=True)
+                if isinstance(key, ast.Constant) and isinstance(key.value, str)
+            }  # fmt: skip
+        elif isinstance(value, ast.Call) and text_of(value.func) == "dict":
+            found |= {each.arg: each.value for each in value.keywords if each.arg}
+    return found
 
 
 def _setnx(function: Function, called: Called, name: str) -> Made:

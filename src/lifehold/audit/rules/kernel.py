@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from ..model import Function
 
 NETWORK = re.compile(
-    r"(^|/)(mnt|net|srv|media|volumes?)/(nfs|smb|cifs)|(^|/)nfs\d*/|^(nfs|smb|afs)/|/afs/"
+    r"(^|/)(mnt|net|srv|media|volumes?)/(nfs|smb|cifs|efs|fsx|filestore|lustre|gluster|ceph)"
+    r"|(^|/)nfs\d*/|^(nfs|smb|afs)/|/afs/"
     r"|^\\\\|^//\w",
     re.IGNORECASE,
 )
@@ -343,9 +344,9 @@ def forked(judge: Judge) -> Iterator[Hit]:
     """LH118."""
     for function in judge.functions:
         locks = [e for e in judge.whole(function) if e.kind == "flock" and not e.facts["windows"]]
-        for event in judge.own(function):
+        for event in judge.whole(function):
             earlier = [e for e in locks if e.line < event.line]
-            if not earlier:
+            if not earlier or (event.via is not None and event.kind != "fork"):
                 continue
             if any(
                 e.kind == "unlock" and earlier[-1].line < e.line < event.line

@@ -181,13 +181,13 @@ def _deletes(judge: Judge, *, cache: bool) -> Iterator[Hit]:
         for event in judge.own(function):
             if event.kind != "redis_delete" or not deletes_lock(judge, event, locked):
                 continue
-            if bool(event.facts.get("cache")) != cache or compares_owner(judge, event):
+            made = locked.get(event.key)
+            if of_cache(event, made) != cache or compares_owner(judge, event):
                 continue
             if watched(judge, function) and compared_anywhere(judge, function, event):
                 continue
             if timed_guard(judge, event):
                 continue
-            made = locked.get(event.key)
             spans = (there(made, "taken here"),) if made else ()
             yield at(
                 event,
@@ -196,6 +196,13 @@ def _deletes(judge: Judge, *, cache: bool) -> Iterator[Hit]:
                 *spans,
             )
             break
+
+
+def of_cache(event: Event, made: Event | None) -> bool:
+    """Whether a key of a cache is deleted. One that was set by NX is Redis's, whatever its name."""
+    if made is not None and not made.facts.get("cache"):
+        return False
+    return bool(event.facts.get("cache"))
 
 
 def deletes_lock(judge: Judge, event: Event, locked: dict[str, Event]) -> bool:

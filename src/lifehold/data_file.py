@@ -225,7 +225,7 @@ class FileDraft:
                 f"kept ({error.strerror}). Write it as its owner, or in place under a `Lock`",
                 name=self.path,
             ) from error
-        self.files.fchmod(self.fd, stat.S_IMODE(before.st_mode))
+        self.files.fchmod(self.fd, before.st_mode & 0o777)  # L13  nothing of ours is sticky
 
     def _inherit_acl(self, there: int) -> None:
         if sys.platform != "linux":

@@ -520,14 +520,15 @@ for number, bell in enumerate(bells):
     bell.clear()
     Path(sys.argv[1], str(number), "lock").touch()
 assert all(bell.wait(60) for bell in bells), "missed"
-print("heard", sum(folder.number is not None for folder in watch_thread.near.folders.values()))
+counted = sum(folder.number is not None for folder in watch_thread.near.folders.values())
+sys.stdout.write(f"heard {counted}\\n")  # in one piece: a thread that watches writes there too
 sys.stdout.flush()
 if sys.stdin.readline():
     until = time.monotonic() + 60
     while any(folder.number is None for folder in watch_thread.near.folders.values()):
         assert time.monotonic() < until, "events were not asked for again"
         time.sleep(0.02)
-    print("heard again")
+    sys.stdout.write("heard again\\n")
 """
 
 

@@ -560,10 +560,9 @@ def spread(function: Function, called: Called) -> dict[str, ast.expr]:
         if isinstance(value, ast.Name):
             value = function.only_value(value.id)
         if isinstance(value, ast.Dict):
-            found |= {
-                key.value: each for key, each in zip(value.keys, value.values, strict=True)
-                if isinstance(key, ast.Constant) and isinstance(key.value, str)
-            }  # fmt: skip
+            for key, each in zip(value.keys, value.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    found[key.value] = each
         elif isinstance(value, ast.Call) and text_of(value.func) == "dict":
             found |= {each.arg: each.value for each in value.keywords if each.arg}
     return found

@@ -380,8 +380,8 @@ class FileDraft:
         try:  # L9  a child leaves its parent's copy alone
             if self.generation == fork.here() and self._is_ours():
                 self.files.unlink(self.copy)
-        except FileNotFoundError:
-            pass  # the next writer was faster
+        except OSError:
+            pass  # gone, or out of reach: the next writer removes it, and what went wrong is told
         finally:
             self.copy = ""
 

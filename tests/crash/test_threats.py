@@ -23,7 +23,7 @@ import pytest
 
 from crash.terrain import NOBODY, as_nobody, folder_for_all, result
 from ground import needs
-from lifehold import Lock, ReadWriteLock, Semaphore, UnsafeGround, WouldBlock, once
+from lifehold import Lock, ReadWriteLock, Semaphore, UnsafeGround, WouldBlock, locked_file, once
 from lifehold.audit import fix, source
 from lifehold.cli.main import main
 from lifehold.compat import filelock, liblockfile, lockfolder
@@ -295,6 +295,13 @@ def write_fenced(ground: Ground) -> None:
     guard.update(lambda data: (data or b"") + b"more")
 
 
+def write_a_file(ground: Ground) -> None:
+    """A new one, then one that is there and is replaced."""
+    for mode in ("w", "a"):
+        with locked_file(ground.path, mode, wait=0) as file:
+            file.write("words")
+
+
 def share_it(ground: Ground) -> None:
     """The shapes that are made of other locks."""
     for kind in ("kernel", "soft"):
@@ -531,9 +538,10 @@ def test_what_root_takes_over_in_a_folder_of_others_leads_it_nowhere(kind):
 
 @pytest.mark.parametrize(
     "work",
-    [run_once, write_fenced, share_it, lock_by_filelock, lock_by_lockfolder, lock_by_liblockfile],
+    [run_once, write_fenced, write_a_file, share_it,
+     lock_by_filelock, lock_by_lockfolder, lock_by_liblockfile],
     ids=lambda work: work.__name__,
-)
+)  # fmt: skip
 def test_what_is_made_of_a_lock_of_root_follows_nobody_either(work):
     assert attacked(work, "none", (SWAPS[1],)) > 20
 

@@ -363,3 +363,20 @@ def test_the_remedy_is_for_a_file_and_not_for_a_lock(number, cure, path, monkeyp
         with pytest.raises(SystemRefused, match=cure) as caught:
             draft.commit(lambda: None)
     assert "lock" not in caught.value.strerror.replace(str(path), "")
+
+
+def test_a_copy_that_cannot_be_reached_any_more_hides_no_error(tmp_path):
+    """What the block has raised is told, and no error of cleaning up behind it."""
+    folder = tmp_path / "folder"
+    folder.mkdir()
+
+    def block():
+        with locked_file(folder / "x", "w") as file:
+            file.write("new")
+            folder.rename(tmp_path / "away")
+            folder.write_text("a file stands there now")
+            raise KeyError("of the block")
+
+    with pytest.raises(KeyError, match="of the block"):
+        block()
+    assert not (tmp_path / "away" / "x").exists()

@@ -15,19 +15,24 @@ BUDGET_MS = 20.0  # for 60 s
 
 
 def cpu(plan: Plan) -> list[Line]:
-    """Everybody waits for as long, beside the others; import and first use are part of it."""
+    """Everybody waits for as long, beside the others; import and first use are part of it.
+
+    Each in a folder of its own: some make and remove files while they wait, which would wake those
+    who are told of what happens in a folder.
+    """
     seconds = plan.of(5, 60)
     with tempfile.TemporaryDirectory(prefix="lifehold-bench-", dir=plan.disk) as folder:
         chosen, _ = rivals.present({**rivals.KERNEL, **rivals.SOFT}, folder)
     lines = []
     with tempfile.TemporaryDirectory(prefix="lifehold-bench-", dir=plan.disk) as folder:
-        locks = {name: make(f"{folder}/{name}") for name, make in chosen.items()}
+        paths = {name: f"{tempfile.mkdtemp(dir=folder)}/lock" for name in chosen}
+        locks = {name: make(paths[name]) for name, make in chosen.items()}
         for lock in locks.values():
             lock.acquire()
 
         def wait(name: str) -> float:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # who holds it is told there
-            lock = chosen[name](f"{folder}/{name}")
+            lock = chosen[name](paths[name])
             before = _used()
             lock.acquire()
             used = _used() - before

@@ -129,7 +129,7 @@ class AsyncLease(Holding):
     async def _beside_the_loop(self, call: Callable[[], T]) -> T | None:
         """`call()` in a helper thread. L8  None when the lease is over before it answers."""
         lost = self.lost
-        return await EVENT_LOOP.until(call, lost._bells, lambda: lost.is_set() or lost._over)
+        return await EVENT_LOOP.until(call, lost._waiting, lambda: lost.is_set() or lost._over)
 
     def _looks_afar(self) -> bool:
         return self._lock._far and not is_remote(self._lock._mechanism)

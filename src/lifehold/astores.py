@@ -230,7 +230,7 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
         """All who hold it: readers, or those with a permit."""
         state = await self._state(sites.checked(name))
         if state and state.holders:
-            return [self._site.holder(seat, name) for seat in state.holders]
+            return [self._site.holder(held, name) for held in state.holders]
         return [holder for each in await self._seen(name) for holder in each.holders]
 
     async def list(self, prefix: str = "") -> list[str]:

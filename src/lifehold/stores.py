@@ -620,7 +620,7 @@ class LeaseStore(LeaseStoreFace, NamedLocks):
         """All who hold it: readers, or those with a permit."""
         state = self._site.state(sites.checked(name))
         if state and state.holders:
-            return [self._site.holder(seat, name) for seat in state.holders]
+            return [self._site.holder(held, name) for held in state.holders]
         return [holder for each in seen_of(self._site, name) for holder in each.holders]
 
     def waiters(self, name: str) -> int:

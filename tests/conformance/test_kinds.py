@@ -12,19 +12,19 @@ from lifehold import AsyncSemaphore, ReadWriteLock, Semaphore, registry
 from lifehold.aio import AsyncReadWriteLock
 from lifehold.local.kernel_semaphore import KernelSemaphore, slot_path
 from lifehold.testing.conformance import Subject, cases
-from lifehold.testing.memory import Shelf
+from lifehold.testing.memory import MemoryLocks
 
-SHELF = Shelf()
-registry.offer("memory", SHELF.lock)
+LOCKS = MemoryLocks()
+registry.offer("memory", LOCKS.lock)
 NO_TTL = {"ttl": "the kernel frees it with its holder"}
 KERNEL = Subject("kernel", lacks=NO_TTL)
 MEMORY = Subject(
     "memory",
     lacks=dict.fromkeys(("processes", "survives_crash"), "it lives in the memory of one process"),
-    lose=SHELF.lose,
+    lose=LOCKS.lose,
 )
 LEASED = Subject(
-    "memory", name="memory with ttl", options={"ttl": 30}, lacks=MEMORY.lacks, lose=SHELF.lose
+    "memory", name="memory with ttl", options={"ttl": 30}, lacks=MEMORY.lacks, lose=LOCKS.lose
 )
 SOFT = Subject("soft", lacks={"shared": "its record is the lock, and has one owner"})
 SOFT_LEASED = Subject("soft", name="soft with ttl", options={"ttl": 30}, lacks=SOFT.lacks)

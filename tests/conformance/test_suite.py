@@ -25,7 +25,7 @@ from lifehold.testing.conformance import (
     pauses,
     report,
 )
-from lifehold.testing.memory import MemoryLock, Shelf
+from lifehold.testing.memory import MemoryLock, MemoryLocks
 from lifehold.testing.stage import Claim
 
 # What a broken claim leaves behind is part of the fault.
@@ -38,8 +38,8 @@ IN_MEMORY = dict.fromkeys(("processes", "survives_crash"), "one process")
 
 class LetsTwoIn(MemoryLock):
     def attempt(self):
-        if len(self.shelf.place(self.path).holders) == 1:
-            self.shelf.place(self.path).holders.clear()
+        if len(self.locks.place(self.path).holders) == 1:
+            self.locks.place(self.path).holders.clear()
         return super().attempt()
 
 
@@ -61,7 +61,7 @@ class RepeatsItsNonce(MemoryLock):
 
 class ReleasesAnybodys(MemoryLock):
     def drop(self, grant):
-        self.shelf.lose(self.path)
+        self.locks.lose(self.path)
         return super().drop(grant)
 
 
@@ -104,8 +104,8 @@ class NamesNobody(MemoryLock):
 
 class IgnoresReaders(MemoryLock):
     def attempt(self):
-        if self.exclusive and not self.shelf.place(self.path).exclusive:
-            self.shelf.place(self.path).holders.clear()
+        if self.exclusive and not self.locks.place(self.path).exclusive:
+            self.locks.place(self.path).holders.clear()
         return super().attempt()
 
 
@@ -135,13 +135,13 @@ def subject():
     ends = []
 
     def offered(mechanism) -> Subject:
-        shelf = Shelf()
+        locks = MemoryLocks()
 
         def make(path, runtime, **options):
-            return mechanism(shelf, path, runtime, **options)
+            return mechanism(locks, path, runtime, **options)
 
         ends.append(registry.offer("faulty", make))
-        return Subject("faulty", lacks=IN_MEMORY, lose=shelf.lose)
+        return Subject("faulty", lacks=IN_MEMORY, lose=locks.lose)
 
     yield offered
     for end in ends:

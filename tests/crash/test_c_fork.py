@@ -44,12 +44,12 @@ class Writer:
         self.acquire = lock.acquire_write
 
 def rest():
-    # Whether each other thread sleeps, and at the bell of the heartbeat: none waits for the GIL.
+    # Whether each other thread sleeps, and at the lock of the heartbeat: none waits for the GIL.
     lines = [linecache.getline(frame.f_code.co_filename, frame.f_lineno)
              for thread, frame in sys._current_frames().items() if thread != get_ident()]
     tasks = [open(f"/proc/self/task/{task}/stat").read() for task in os.listdir("/proc/self/task")
              if int(task) != os.getpid()]
-    return (all("bell.acquire" in line for line in lines) and len(lines) == len(tasks)
+    return (all("wakeup.acquire" in line for line in lines) and len(lines) == len(tasks)
             and all(") S " in task for task in tasks))
 
 def fork():  # no os.fork: none of Python's hooks is called

@@ -211,7 +211,7 @@ def test_a_child_of_c_code_takes_no_watch_of_its_parent_away(tmp_path):
 
 
 def watches_of_the_kernel():
-    with open(f"/proc/self/fdinfo/{watch_thread.near.ears.fd}") as file:
+    with open(f"/proc/self/fdinfo/{watch_thread.near.notifier.fd}") as file:
         return [line for line in file if line.startswith("inotify")]
 
 
@@ -311,7 +311,7 @@ class Slow(str):
     [
         MemoryTokens().admit,
         RequestsInside().enter,
-        lambda name, token, shelf=MemoryObjects(): shelf.put_if(name, b"", token, None),
+        lambda name, token, locks=MemoryObjects(): locks.put_if(name, b"", token, None),
     ],
     ids=["tokens", "door", "objects"],
 )

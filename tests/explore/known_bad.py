@@ -13,11 +13,11 @@ import errno
 from collections.abc import Callable
 
 from lifehold.local.files import LOCK_EX, LOCK_NB, READ_WRITE
-from lifehold.testing.explore import Model, NetworkModel, Seat, World
+from lifehold.testing.explore import Actor, Model, NetworkModel, World
 
 ATTEMPTS = range(2)
 FLAGS = READ_WRITE | 0o100  # O_CREAT
-Program = Callable[[Seat], None]
+Program = Callable[[Actor], None]
 
 
 class Whole:
@@ -65,18 +65,18 @@ def did(call: Callable[..., object], *arguments: object) -> bool:
     return True
 
 
-def dead(seat: Seat, owner: str | None) -> bool:
-    return bool(owner) and seat.alive(int(owner)) == "dead"
+def dead(actor: Actor, owner: str | None) -> bool:
+    return bool(owner) and actor.alive(int(owner)) == "dead"
 
 
-def work(seat: Seat, token: int | None = None) -> None:
-    seat.enter(token)
-    seat.leave()
+def work(actor: Actor, token: int | None = None) -> None:
+    actor.enter(token)
+    actor.leave()
 
 
-def inode(seat: Seat, path: str) -> int | None:
+def inode(actor: Actor, path: str) -> int | None:
     try:
-        return seat.files.lstat(path).st_ino
+        return actor.files.lstat(path).st_ino
     except FileNotFoundError:
         return None
 
@@ -87,11 +87,11 @@ def inode(seat: Seat, path: str) -> int | None:
 def check_then_remove(*, split: bool = False) -> Program:
     """Read the pid, remove a dead one's file, create. `split`: empty at first: that is damage."""
 
-    def program(seat: Seat) -> None:
-        files, me = seat.files, str(seat.me)
+    def program(actor: Actor) -> None:
+        files, me = actor.files, str(actor.me)
         for _ in ATTEMPTS:
             owner = files.read("/L")
-            if dead(seat, owner) or (split and owner == ""):
+            if dead(actor, owner) or (split and owner == ""):
                 did(files.unlink, "/L")
             elif owner is not None:
                 continue
@@ -99,7 +99,7 @@ def check_then_remove(*, split: bool = False) -> Program:
                 continue
             if split:
                 files.write("/L", me)
-            work(seat)
+            work(actor)
             did(files.unlink, "/L")
             return
 
@@ -109,16 +109,16 @@ def check_then_remove(*, split: bool = False) -> Program:
 def rename_then_verify(*, roll_back: bool = False) -> Program:
     """A dead one's file is renamed aside, then looked at: was it the one we judged?"""
 
-    def program(seat: Seat) -> None:
-        files, me = seat.files, str(seat.me)
+    def program(actor: Actor) -> None:
+        files, me = actor.files, str(actor.me)
         for _ in ATTEMPTS:
             if did(files.create, "/L", me):
-                work(seat)
+                work(actor)
                 if files.read("/L") == me:
                     did(files.unlink, "/L")
                 return
             owner, aside = files.read("/L"), f"/aside{me}"
-            if not dead(seat, owner) or not did(files.rename, "/L", aside):
+            if not dead(actor, owner) or not did(files.rename, "/L", aside):
                 continue
             if files.read(aside) == owner:
                 did(files.unlink, aside)
@@ -132,19 +132,19 @@ def rename_then_verify(*, roll_back: bool = False) -> Program:
 def link_then_stat() -> Program:
     """liblockfile: a temporary is linked, stat tells who won; a dead one's file is unlinked."""
 
-    def program(seat: Seat) -> None:
-        files, temporary = seat.files, f"/t{seat.me}"
-        files.create(temporary, str(seat.me))
+    def program(actor: Actor) -> None:
+        files, temporary = actor.files, f"/t{actor.me}"
+        files.create(temporary, str(actor.me))
         for _ in ATTEMPTS:
             did(files.link, temporary, "/L")
-            there = inode(seat, "/L")
-            ours = inode(seat, temporary)
+            there = inode(actor, "/L")
+            ours = inode(actor, temporary)
             if there is not None and there == ours:
                 did(files.unlink, temporary)
-                work(seat)
+                work(actor)
                 did(files.unlink, "/L")
                 return
-            if dead(seat, files.read("/L")):
+            if dead(actor, files.read("/L")):
                 did(files.unlink, "/L")
         did(files.unlink, temporary)
 
@@ -154,17 +154,17 @@ def link_then_stat() -> Program:
 def rename_over_then_verify() -> Program:
     """A dead one's file is replaced by ours, then read again: is it still ours?"""
 
-    def program(seat: Seat) -> None:
-        files, me = seat.files, str(seat.me)
+    def program(actor: Actor) -> None:
+        files, me = actor.files, str(actor.me)
         for _ in ATTEMPTS:
             if not did(files.create, "/L", me):
-                if not dead(seat, files.read("/L")):
+                if not dead(actor, files.read("/L")):
                     continue
                 did(files.create, f"/t{me}", me)
                 did(files.rename, f"/t{me}", "/L")
                 if files.read("/L") != me:
                     continue
-            work(seat)
+            work(actor)
             did(files.unlink, "/L")
             return
 
@@ -175,27 +175,27 @@ def rename_over_then_verify() -> Program:
 
 
 def break_under(
-    turn: Callable[[Seat, str], Callable[[], object] | None], again: str = "read"
+    turn: Callable[[Actor, str], Callable[[], object] | None], again: str = "read"
 ) -> Program:
     """A dead one's file is unlinked in turn. `again`: the look inside: "read", "lstat" or ""."""
 
-    def program(seat: Seat) -> None:
-        files = seat.files
+    def program(actor: Actor) -> None:
+        files = actor.files
         for _ in ATTEMPTS:
-            if did(files.create, "/L", str(seat.me)):
-                work(seat)
+            if did(files.create, "/L", str(actor.me)):
+                work(actor)
                 did(files.unlink, "/L")
                 return
-            judged = inode(seat, "/L") if again == "lstat" else None
+            judged = inode(actor, "/L") if again == "lstat" else None
             owner = files.read("/L")
-            if not dead(seat, owner):
+            if not dead(actor, owner):
                 continue
-            over = turn(seat, owner)
+            over = turn(actor, owner)
             if over is None:
                 continue
             same = not again
             if again == "lstat":
-                same = inode(seat, "/L") == judged
+                same = inode(actor, "/L") == judged
             elif again == "read":
                 same = files.read("/L") == owner
             if same:
@@ -205,29 +205,29 @@ def break_under(
     return program
 
 
-def by_flock(seat: Seat, _: str) -> Callable[[], object] | None:
+def by_flock(actor: Actor, _: str) -> Callable[[], object] | None:
     """The turn is a flock on a file that is never removed."""
-    fd = seat.files.open("/A", FLAGS, 0o644)
-    if did(seat.files.flock, fd, LOCK_EX | LOCK_NB):
-        return lambda: seat.files.close(fd)
-    seat.files.close(fd)
+    fd = actor.files.open("/A", FLAGS, 0o644)
+    if did(actor.files.flock, fd, LOCK_EX | LOCK_NB):
+        return lambda: actor.files.close(fd)
+    actor.files.close(fd)
     return None
 
 
-def by_file(seat: Seat, _: str) -> Callable[[], object] | None:
+def by_file(actor: Actor, _: str) -> Callable[[], object] | None:
     """The turn is another lock file."""
-    if did(seat.files.create, "/A", str(seat.me)):
-        return lambda: did(seat.files.unlink, "/A")
+    if did(actor.files.create, "/A", str(actor.me)):
+        return lambda: did(actor.files.unlink, "/A")
     return None
 
 
-def by_claim(seat: Seat, owner: str) -> Callable[[], object] | None:
+def by_claim(actor: Actor, owner: str) -> Callable[[], object] | None:
     """One claim per dead owner, kept for ever."""
-    return (lambda: None) if did(seat.files.create, f"/C{owner}", str(seat.me)) else None
+    return (lambda: None) if did(actor.files.create, f"/C{owner}", str(actor.me)) else None
 
 
-def by_claim_cleaned(seat: Seat, owner: str) -> Callable[[], object] | None:
+def by_claim_cleaned(actor: Actor, owner: str) -> Callable[[], object] | None:
     """One claim per dead owner, removed afterwards."""
-    if did(seat.files.create, f"/C{owner}", str(seat.me)):
-        return lambda: did(seat.files.unlink, f"/C{owner}")
+    if did(actor.files.create, f"/C{owner}", str(actor.me)):
+        return lambda: did(actor.files.unlink, f"/C{owner}")
     return None

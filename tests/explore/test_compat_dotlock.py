@@ -49,8 +49,8 @@ def stale(world):
 class Rule:
     """The contract, with the model in the place of /proc and of the clock."""
 
-    def __init__(self, seat):
-        self.seat = seat
+    def __init__(self, actor):
+        self.actor = actor
 
     def judged(self, _path, found, _place):
         content = found.read()
@@ -59,26 +59,28 @@ class Rule:
         held = found.has_witness()
         life = "dead"
         if not marker.witness:
-            life = self.seat.alive(first_number(content))
+            life = self.actor.alive(first_number(content))
         dead = not held and life == "dead"
         return Judgement(DEAD if dead else ALIVE, "", marker, found.key, "", touched=touched)
 
 
 def dot(kind=DotLock, *, rounds=1, keep=False):
-    def program(seat):
-        table = Descriptors(seat.files)
-        lock = kind(PATH, number=seat.me, keep=keep, runtime=seat.runtime, table=table, place=NEAR)
-        lock.contract = Rule(seat)
+    def program(actor):
+        table = Descriptors(actor.files)
+        lock = kind(
+            PATH, number=actor.me, keep=keep, runtime=actor.runtime, table=table, place=NEAR
+        )
+        lock.contract = Rule(actor)
         for _ in range(rounds):
             while not isinstance(grant := lock._attempt(), Grant):
-                seat.step("sleep", 0.0)
+                actor.step("sleep", 0.0)
             stake = grant.handle.pop()
             key, nonce = stake.key, stake.sheet.nonce
             if not keep:
                 stake.let_go = None
                 stake.shut()
-            seat.enter()
-            seat.leave()
+            actor.enter()
+            actor.leave()
             if keep:
                 stake.close()
             else:
@@ -91,9 +93,9 @@ def peer(rounds=1):
     return Client(liblockfile(rounds=rounds), party="liblockfile")
 
 
-def played(*seats, crashes=1, start=None, stop_at=frozenset()):
+def played(*actors, crashes=1, start=None, stop_at=frozenset()):
     return Exploration(
-        *seats, crashes=crashes, model=Machine(clock="ticking"), unseen=model.unnamed,
+        *actors, crashes=crashes, model=Machine(clock="ticking"), unseen=model.unnamed,
         quiet=lambda call: call[0] in ("sleep", "fstat", "fsync"), start=start,
     ).run(seconds=SECONDS, stop_at=stop_at)  # fmt: skip
 

@@ -15,10 +15,10 @@ from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
 pytestmark = pytest.mark.large
 
 
-def found(*seats, stop_at, start=None, crashes=0, model=None):
+def found(*actors, stop_at, start=None, crashes=0, model=None):
     return (
         Exploration(
-            *seats, crashes=crashes, model=model or Rooms(clock="ticking"), start=start,
+            *actors, crashes=crashes, model=model or Rooms(clock="ticking"), start=start,
             quiet=proofs.quiet, unseen=proofs.unseen, newcomer=False,
         )
         .run(seconds=120, stop_at={stop_at})
@@ -79,26 +79,26 @@ class AlwaysByName(DirectoryLock):
 
 
 def test_moving_the_folder_without_a_look_is_found():
-    seat = directory(NoLook)
-    assert MUTEX in found(seat, seat, stop_at=MUTEX, start=proofs.dead_holder)
+    actor = directory(NoLook)
+    assert MUTEX in found(actor, actor, stop_at=MUTEX, start=proofs.dead_holder)
 
 
 def test_moving_the_folder_without_the_guard_is_found():
-    seat = directory(NoGuard)
-    assert MUTEX in found(seat, seat, stop_at=MUTEX, start=proofs.dead_holder)
+    actor = directory(NoGuard)
+    assert MUTEX in found(actor, actor, stop_at=MUTEX, start=proofs.dead_holder)
 
 
 def test_a_removal_that_does_not_name_what_was_judged_is_found():
     def dead(world):
         proofs.entry(world, witness=False)
 
-    seat = directory(AnyEntry, witness=False)
-    assert MUTEX in found(seat, seat, stop_at=MUTEX, start=dead)
+    actor = directory(AnyEntry, witness=False)
+    assert MUTEX in found(actor, actor, stop_at=MUTEX, start=dead)
 
 
 def test_believing_the_reply_of_rename_over_nfs_is_found():
-    seat = directory(BelievesTheReply, witness=False)
-    assert STUCK in found(seat, stop_at=STUCK, model=NetworkRooms())
+    actor = directory(BelievesTheReply, witness=False)
+    assert STUCK in found(actor, stop_at=STUCK, model=NetworkRooms())
 
 
 def test_taking_any_empty_folder_is_found_beside_mkdir():
@@ -107,9 +107,9 @@ def test_taking_any_empty_folder_is_found_beside_mkdir():
 
 def test_removal_by_name_is_found_beside_mkdir():
     """Why an exact entry goes with its folder: an empty one is seen, goes, and is made by mkdir."""
-    seat = directory(AlwaysByName, rounds=2)
+    actor = directory(AlwaysByName, rounds=2)
     other = directory(AnyEmpty)
-    assert MIXED in found(seat, other, maker(), stop_at=MIXED)
+    assert MIXED in found(actor, other, maker(), stop_at=MIXED)
 
 
 class Xfs(Rooms):
@@ -117,9 +117,9 @@ class Xfs(Rooms):
 
 
 def test_xfs_says_exists_where_others_say_not_empty():
-    seat = directory(witness=False)
+    actor = directory(witness=False)
     report = Exploration(
-        seat, seat, crashes=1, model=Xfs(), start=proofs.left_empty, quiet=proofs.quiet,
+        actor, actor, crashes=1, model=Xfs(), start=proofs.left_empty, quiet=proofs.quiet,
         unseen=proofs.unseen,
     ).run(seconds=60)  # fmt: skip
     assert report.exhaustive

@@ -11,6 +11,7 @@ import pytest
 from lifehold.local.files import LOCK_EX, LOCK_NB, READ_WRITE
 from lifehold.local.kernel import KernelLock
 from lifehold.runtime import process
+from lifehold.testing.actor import HiddenState, NotRepeatable
 from lifehold.testing.clients import lock_client, unlinking_tool
 from lifehold.testing.explore import (
     LEAK,
@@ -19,42 +20,41 @@ from lifehold.testing.explore import (
     STUCK,
     TOKEN,
     WEDGED,
+    Actor,
     Client,
     Exploration,
     Model,
     NetworkModel,
-    Seat,
     World,
     explore,
 )  # fmt: skip
 from lifehold.testing.model import Error
-from lifehold.testing.seat import HiddenState, NotRepeatable
 
 MAKE = READ_WRITE | os.O_CREAT
 
 
 def lock_both(first: str, second: str):
-    def program(seat: Seat) -> None:
-        one = seat.files.open(first, MAKE)
-        seat.files.flock(one, LOCK_EX)
-        two = seat.files.open(second, MAKE)
-        seat.files.flock(two, LOCK_EX)
-        seat.enter()
-        seat.leave()
-        seat.files.close(one)
-        seat.files.close(two)
+    def program(actor: Actor) -> None:
+        one = actor.files.open(first, MAKE)
+        actor.files.flock(one, LOCK_EX)
+        two = actor.files.open(second, MAKE)
+        actor.files.flock(two, LOCK_EX)
+        actor.enter()
+        actor.leave()
+        actor.files.close(one)
+        actor.files.close(two)
 
     return Client(program)
 
 
-def create_and_remove(seat: Seat) -> None:
+def create_and_remove(actor: Actor) -> None:
     try:
-        seat.files.close(seat.files.open("/L", MAKE | os.O_EXCL))
+        actor.files.close(actor.files.open("/L", MAKE | os.O_EXCL))
     except FileExistsError:
         return
-    seat.enter()
-    seat.leave()
-    seat.files.unlink("/L")
+    actor.enter()
+    actor.leave()
+    actor.files.unlink("/L")
 
 
 def test_two_who_wait_for_each_other_are_stuck():
@@ -76,8 +76,8 @@ def test_a_file_left_by_the_dead_wedges_the_newcomer():
 
 
 def test_an_error_that_gets_out_is_a_leak():
-    def program(seat: Seat) -> None:
-        seat.files.unlink("/nothing")
+    def program(actor: Actor) -> None:
+        actor.files.unlink("/nothing")
 
     report = explore(Client(program), newcomer=False)
     assert report.kinds == {LEAK}
@@ -86,35 +86,35 @@ def test_an_error_that_gets_out_is_a_leak():
 
 @pytest.mark.parametrize(("locks", "says"), [(True, "still locks"), (False, "open")])
 def test_what_is_kept_after_the_end_is_a_leak(locks, says):
-    def program(seat: Seat) -> None:
-        fd = seat.files.open("/L", MAKE)
+    def program(actor: Actor) -> None:
+        fd = actor.files.open("/L", MAKE)
         if locks:
-            seat.files.flock(fd, LOCK_EX | LOCK_NB)
+            actor.files.flock(fd, LOCK_EX | LOCK_NB)
 
     report = explore(Client(program), newcomer=False)
     assert says in report.violations[LEAK].schedule[-1]
 
 
 def test_tokens_that_do_not_grow_are_seen():
-    def program(seat: Seat) -> None:
-        fd = seat.files.open("/L", MAKE)
-        seat.files.flock(fd, LOCK_EX)
-        seat.enter(seat.me)
-        seat.leave()
-        seat.files.close(fd)
+    def program(actor: Actor) -> None:
+        fd = actor.files.open("/L", MAKE)
+        actor.files.flock(fd, LOCK_EX)
+        actor.enter(actor.me)
+        actor.leave()
+        actor.files.close(fd)
 
     assert explore(Client(program), Client(program), crashes=0, newcomer=False).kinds == {TOKEN}
 
 
 def test_a_client_whose_state_is_out_of_sight_is_refused():
-    def program(seat: Seat) -> None:
-        fd = seat.files.open("/L", MAKE)
+    def program(actor: Actor) -> None:
+        fd = actor.files.open("/L", MAKE)
         try:
-            if seat.files.lstat("/L").st_ino == seat.files.fstat(fd).st_ino:
-                seat.sleep = seat.step("sleep", 1.0)
+            if actor.files.lstat("/L").st_ino == actor.files.fstat(fd).st_ino:
+                actor.sleep = actor.step("sleep", 1.0)
         except FileNotFoundError:
             pass
-        seat.files.close(fd)
+        actor.files.close(fd)
 
     replaces = Client(unlinking_tool(checks=True, rounds=2), party="other")
     with pytest.raises(HiddenState, match="unfinished expression"):
@@ -124,19 +124,19 @@ def test_a_client_whose_state_is_out_of_sight_is_refused():
 def test_a_client_that_looks_at_the_world_outside_is_refused():
     numbers = count()
 
-    def program(seat: Seat) -> None:
+    def program(actor: Actor) -> None:
         for _ in range(2):
-            seat.files.open(f"/{next(numbers)}", MAKE)
+            actor.files.open(f"/{next(numbers)}", MAKE)
 
     with pytest.raises(NotRepeatable, match="what else does the client look at"):
         explore(Client(program), newcomer=False)
 
 
 def test_an_object_that_cannot_be_compared_is_named():
-    def program(seat: Seat) -> None:
+    def program(actor: Actor) -> None:
         file = open(os.devnull)  # noqa: SIM115
         try:
-            seat.files.open("/L", MAKE)
+            actor.files.open("/L", MAKE)
         finally:
             file.close()
 
@@ -201,14 +201,14 @@ def test_the_process_is_left_as_it_was():
 
 def test_a_client_cannot_hold_before_it_has_asked():
     with pytest.raises(ValueError, match="before its first call"):
-        explore(Client(lambda seat: seat.enter()))
+        explore(Client(lambda actor: actor.enter()))
 
 
 def test_a_place_for_two_admits_two_and_not_three():
-    def program(seat: Seat) -> None:
-        seat.files.listdir("/")
-        seat.enter()
-        seat.leave()
+    def program(actor: Actor) -> None:
+        actor.files.listdir("/")
+        actor.enter()
+        actor.leave()
 
     clients = [Client(program)] * 3
     assert explore(*clients[:2], model=Model(places=2), newcomer=False, crashes=0).kinds == set()
@@ -291,20 +291,20 @@ class LeaseModel(Model):
         return ("ran out", client) in world.notes or client in world.gone
 
 
-def leased(seat: Seat) -> None:
+def leased(actor: Actor) -> None:
     """Judges a record, then removes whatever has its name by then."""
-    files = seat.files
+    files = actor.files
     for _ in range(2):
         try:
             fd = files.open("/L", MAKE | os.O_EXCL)
         except FileExistsError:
             holder = files.lstat("/L").st_mode & 0o7
-            if seat.step("ran_out", holder):
+            if actor.step("ran_out", holder):
                 files.unlink("/L")
             continue
-        files.fchmod(fd, 0o600 | seat.me)
-        seat.enter()
-        seat.leave()
+        files.fchmod(fd, 0o600 | actor.me)
+        actor.enter()
+        actor.leave()
         files.close(fd)
         files.unlink("/L")
         return

@@ -15,7 +15,7 @@ import pytest
 
 from lifehold.local.files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_WRITE
 from lifehold.runtime import flock_wait
-from lifehold.testing import seat as stage
+from lifehold.testing import actor as stage
 from lifehold.testing.explore import Client, Exploration, Model
 from lifehold.testing.model import Error, Outcomes
 
@@ -79,8 +79,8 @@ class LineModel(Model):
         return [*wrong, ORDER] if passed else wrong
 
 
-def seat():
-    return stage._stage.seat
+def actor():
+    return stage._stage.actor
 
 
 class Clock:
@@ -88,7 +88,7 @@ class Clock:
 
     @staticmethod
     def monotonic_ns():
-        return seat().step("stamp")
+        return actor().step("stamp")
 
 
 class Libc:
@@ -105,7 +105,7 @@ class Libc:
 
     def call(self, *step):
         try:
-            seat().step(*step)
+            actor().step(*step)
         except OSError as error:
             self.error = error.errno
             return -1
@@ -128,7 +128,7 @@ class Fcntl:
     @staticmethod
     def fcntl(fd, command, data):
         kind, _, first, length, _ = unpack("@hhqqi0q", data)
-        seat().step("range", fd, kind, first, length, True, False)
+        actor().step("range", fd, kind, first, length, True, False)
 
 
 @pytest.fixture(autouse=True)
@@ -148,13 +148,13 @@ def asker(
 ):
     operation = LOCK_SH if shared else LOCK_EX
 
-    def program(seat):
-        files = seat.files
+    def program(actor):
+        files = actor.files
         for _ in range(rounds):
             fd = files.open(PATH, READ_WRITE | os.O_CREAT, 0o644)
             if one_round(files, fd):
-                seat.enter(shared=shared)
-                seat.leave()
+                actor.enter(shared=shared)
+                actor.leave()
                 files.flock(fd, LOCK_UN)
             files.close(fd)
 
@@ -203,7 +203,7 @@ class OwnClock(flock_wait.FairTicket):
 
     def come(self, libc):
         flock_wait.time.monotonic_ns()
-        self._stamp = 100 - seat().me
+        self._stamp = 100 - actor().me
         return super().come(libc)
 
 
@@ -233,14 +233,14 @@ def test_the_explorer_finds_lines_that_let_somebody_pass(turn):
 def test_an_asker_that_does_not_stand_in_line_passes_and_excludes_all_the_same():
     """What fairness means where fair and unfair askers share a file."""
 
-    def program(seat):
-        files = seat.files
-        seat.step("stamp")
+    def program(actor):
+        files = actor.files
+        actor.step("stamp")
         fd = files.open(PATH, READ_WRITE)
         try:
             files.flock(fd, LOCK_EX | LOCK_NB)
-            seat.enter()
-            seat.leave()
+            actor.enter()
+            actor.leave()
         except BlockingIOError:
             pass
         files.close(fd)

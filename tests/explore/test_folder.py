@@ -13,10 +13,10 @@ from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
 pytestmark = pytest.mark.large
 
 
-def found(*seats, stop_at, start=proofs.empty):
+def found(*actors, stop_at, start=proofs.empty):
     return (
         Exploration(
-            *seats, crashes=0, model=Leases(), start=start, quiet=proofs.quiet,
+            *actors, crashes=0, model=Leases(), start=start, quiet=proofs.quiet,
             unseen=proofs.unseen, newcomer=False,
         )
         .run(seconds=120, stop_at={stop_at})
@@ -65,18 +65,18 @@ class NotReadAgain(InLine):
 
 
 def test_a_ticket_that_is_being_chosen_must_be_waited_for():
-    seat = folder(NotChosen)
-    assert MUTEX in found(seat, seat, stop_at=MUTEX)
+    actor = folder(NotChosen)
+    assert MUTEX in found(actor, actor, stop_at=MUTEX)
 
 
 def test_who_has_chosen_a_later_ticket_must_not_be_waited_for():
-    seat = folder(OnceBefore)
-    assert STUCK in found(seat, seat, stop_at=STUCK)
+    actor = folder(OnceBefore)
+    assert STUCK in found(actor, actor, stop_at=STUCK)
 
 
 def test_the_others_must_be_looked_at_after_the_ticket():
-    seat = folder(NotLooked)
-    assert MUTEX in found(seat, seat, stop_at=MUTEX)
+    actor = folder(NotLooked)
+    assert MUTEX in found(actor, actor, stop_at=MUTEX)
 
 
 @pytest.mark.parametrize("kind", [EmptyIsDead, NotReadAgain])

@@ -1,4 +1,4 @@
-"""The explorer finds what a weaker shelf of `once` does."""
+"""The explorer finds what a weaker store of results of `once` does."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def test_a_shelf_that_leaves_earlier_runs_alone_lets_a_late_result_in(monkeypatc
 
 def test_a_run_that_does_not_look_again_after_its_begin_lets_a_late_result_in(monkeypatch):
     def settle(self):
-        seen = self.shelf.listing()
+        seen = self.results.listing()
         for number in seen.runs:
             if number < self.number:
-                self.shelf.remove(number, once_results.RUN)
+                self.results.remove(number, once_results.RUN)
         self.older, self.latest = seen, seen.latest  # of before the removal
 
     monkeypatch.setattr(once_results.OnceRun, "settle", settle)

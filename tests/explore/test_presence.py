@@ -98,9 +98,9 @@ class RenewsLate(GenerationLock):
 
 
 def busy(kind, crashes):
-    seat = generation(kind)
+    actor = generation(kind)
     return Exploration(
-        seat, seat, crashes=crashes, model=Busy(), start=starts.free_folder, newcomer=False,
+        actor, actor, crashes=crashes, model=Busy(), start=starts.free_folder, newcomer=False,
         quiet=model.quiet, unseen=model.unseen,
     ).run(seconds=120)  # fmt: skip
 
@@ -128,14 +128,14 @@ def test_a_missing_look_at_the_predecessor_is_found():
 
 def test_a_burnt_number_at_the_top_that_nobody_follows_is_found():
     """An error or Ctrl-C between the link and the look at it burns the highest number."""
-    seat = generation(NeverFollowsTheBurnt)
-    report = Exploration(seat, crashes=0, model=Leases(), start=starts.burnt, quiet=model.quiet)
+    actor = generation(NeverFollowsTheBurnt)
+    report = Exploration(actor, crashes=0, model=Leases(), start=starts.burnt, quiet=model.quiet)
     assert STUCK in report.run(seconds=60).kinds
 
 
 def test_believing_the_reply_of_link_over_nfs_is_found():
-    seat = generation(BelievesTheReply, witness=False, server=True)
-    report = Exploration(seat, crashes=0, model=NetworkLeases(), start=starts.free_folder,
+    actor = generation(BelievesTheReply, witness=False, server=True)
+    report = Exploration(actor, crashes=0, model=NetworkLeases(), start=starts.free_folder,
                          quiet=model.quiet).run(seconds=60)  # fmt: skip
     assert STUCK in report.kinds
 

@@ -83,7 +83,9 @@ def test_a_judge_who_guesses_lets_two_in(monkeypatch):
 
     def guess(self, marker, one_kernel):
         return (
-            LifeVerdict(DEAD, "it is old") if self.seat.alive(0) == DEAD else LifeVerdict(ALIVE, "")
+            LifeVerdict(DEAD, "it is old")
+            if self.actor.alive(0) == DEAD
+            else LifeVerdict(ALIVE, "")
         )
 
     monkeypatch.setattr("explore.claims.soft.Oracle.judge", guess)

@@ -388,17 +388,17 @@ HANDING = Scenario(ttl=10.0, nodes=4, hours=0.1, think=1.0, hold=2.0, hands=True
 
 
 SHAPED = (
-    Mutant(Subject("heads counted, not weights", vault=kept_by(HeadCount)), (MUTEX,), READERS),
+    Mutant(Subject("heads counted, not weights", store=kept_by(HeadCount)), (MUTEX,), READERS),
     Mutant(
-        Subject("a reader before a writer in line", vault=kept_by(ReadersFirst)), (ORDER,), READERS
+        Subject("a reader before a writer in line", store=kept_by(ReadersFirst)), (ORDER,), READERS
     ),
     Mutant(
-        Subject("a lightened writer stays counted", vault=kept_by(StaysHeavy)),
+        Subject("a lightened writer stays counted", store=kept_by(StaysHeavy)),
         (STUCK,),
         replace(READERS, hours=0.5, hold=40.0, writers=0.5, downgrade=1.0),
     ),
     Mutant(
-        Subject("a reader's token from when it came", vault=kept_by(EarlyToken)),
+        Subject("a reader's token from when it came", store=kept_by(EarlyToken)),
         (GENERATION,),
         READERS,
     ),
@@ -407,15 +407,15 @@ SHAPED = (
         (MUTEX,),
         replace(READERS, hours=0.3, loss=0.2, downgrade=1.0, timeout=0.5),
     ),
-    Mutant(Subject("one permit more", vault=kept_by(OneMore)), (PERMITS,), SEATS),
-    Mutant(Subject("a slot by count", vault=kept_by(SlotByCount)), (MUTEX,), SEATS),
+    Mutant(Subject("one permit more", store=kept_by(OneMore)), (PERMITS,), SEATS),
+    Mutant(Subject("a slot by count", store=kept_by(SlotByCount)), (MUTEX,), SEATS),
     Mutant(
-        Subject("ended seats counted", vault=kept_by(CountsEnded)),
+        Subject("ended seats counted", store=kept_by(CountsEnded)),
         (STUCK,),
         replace(SEATS, crash_every=60.0),
     ),
     Mutant(
-        Subject("a counter for a semaphore", vault=kept_by(Counter)),
+        Subject("a counter for a semaphore", store=kept_by(Counter)),
         (MUTEX, PERMITS),
         replace(SEATS, pause=12.0, pause_every=60.0),
     ),
@@ -447,14 +447,14 @@ HANDED = (
 BUSY = Scenario(ttl=10.0, nodes=4, hours=0.1, think=2.0, hold=2.0)
 
 REDLOCK = Mutant(
-    Subject("Redlock that does not subtract its time", FromTheLastParty, vault=Servers),
+    Subject("Redlock that does not subtract its time", FromTheLastParty, store=Servers),
     (MUTEX,),
     replace(BUSY, hold=8.0, spike=0.1, spike_length=6.0, timeout=7.0, cut=20.0, cut_every=60.0),
 )
 
 MUTANTS = (
     Mutant(
-        Subject("lock_expiry < :now by clients' clocks", vault=ClientsClock),
+        Subject("lock_expiry < :now by clients' clocks", store=ClientsClock),
         (MUTEX,),
         replace(BUSY, skew=8.0),
     ),
@@ -479,17 +479,17 @@ MUTANTS = (
         replace(BUSY, hold=8.0, spike=0.1, spike_length=8.0, timeout=9.0),
     ),
     Mutant(
-        Subject("token set back by a failover", vault=BareCounterVault),
+        Subject("token set back by a failover", store=BareCounterVault),
         (TOKEN,),
         replace(BUSY, failover_every=120.0, behind=5.0),
     ),
     Mutant(
-        Subject("release without nonce", vault=AnyonesVault),
+        Subject("release without nonce", store=AnyonesVault),
         (MUTEX,),
         replace(BUSY, pause=12.0, pause_every=100.0),
     ),
     Mutant(
-        Subject("no line", vault=CrowdVault),
+        Subject("no line", store=CrowdVault),
         (ORDER,),
         replace(BUSY, nodes=6, think=0.2, hold=0.5),
     ),

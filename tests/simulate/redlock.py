@@ -72,14 +72,14 @@ class OfMost(RemoteBackend):
             await self.release(request.name, request.nonce)
             return answer if isinstance(answer, Refused) else Refused((), 0, None)
         given = max(got, key=lambda one: one.token or 0)
-        self.vault.granted(request, given)
+        self.store.granted(request, given)
         return given
 
 
 class MostSite(NodeSite):
-    def __init__(self, node: Any, vault: Any, link: Any, *more: Any) -> None:
-        super().__init__(node, vault, link, *more)
-        self.backend = remote = OfMost(node, vault, link)
+    def __init__(self, node: Any, store: Any, link: Any, *more: Any) -> None:
+        super().__init__(node, store, link, *more)
+        self.backend = remote = OfMost(node, store, link)
         self.swift = lambda _: remote
 
 

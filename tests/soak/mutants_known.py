@@ -396,7 +396,7 @@ MUTANTS = (
         "X1",
         "a C fork is not noticed",
         "here",
-        ("    if not page[0]:\n        awoke()"),
+        ("    if not page[0]:\n        catch_up()"),
         "",
         ("tests/crash/test_c_fork.py",),
     ),

@@ -66,7 +66,7 @@ def held_through(store, count, ttl):
     leases = taken(store, count, ttl)
     assert len(leases) == count
     until = time.monotonic() + SOON
-    while min(seat.renewals for state in store.states("many/") for seat in state.holders) < 2:
+    while min(holder.renewals for state in store.states("many/") for holder in state.holders) < 2:
         assert time.monotonic() < until
         time.sleep(0.2)
     sizes = list(asked)

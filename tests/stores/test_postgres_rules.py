@@ -189,7 +189,7 @@ def test_the_histories_meet_every_kind_of_answer(both):
     playing.play(("sleep", 0.5))
     playing.play(("release", "mark2"))
     state = finish(playing.backend.look((playing.name,)))[0]
-    assert [seat.nonce for seat in state.holders] == ["mark4"]
+    assert [holder.nonce for holder in state.holders] == ["mark4"]
     assert state.waiters == ("mark3",)
     token = int((START + 6.5) * 1e6)
     assert state.token == token

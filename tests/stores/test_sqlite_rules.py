@@ -93,7 +93,7 @@ def test_sqlite_answers_as_the_reference_does(seed, files, monkeypatch):
     sqlite.file.once = lambda *given: quick.append(once(*given)) or quick[-1]
     marks = [f"{number:016x}" for number in range((3, 12, 7, 12)[seed % 4])]
     for _ in range(250):
-        held = [seat.token or 0 for state in finish(memory.look(None)) for seat in state.holders]
+        held = [held.token or 0 for state in finish(memory.look(None)) for held in state.holders]
         method, given = question(dice, marks, held)
         expected = finish(getattr(memory, method)(*given))
         found = finish(getattr(dice.choice([sqlite, whole]), method)(*given))
@@ -300,7 +300,7 @@ def test_without_a_boot_id_every_step_is_on_the_disk_and_no_instant_is_compared(
     given = finish(one.acquire(Request("a", "1" * 16, 60.0, process.here())))
     assert one.file.synchronous == "full"
     refused = finish(other.acquire(Request("a", "2" * 16, 60.0, process.here())))
-    assert [(seat.token, seat.ends_in) for seat in refused.holders] == [(given.token, None)]
+    assert [(held.token, held.ends_in) for held in refused.holders] == [(given.token, None)]
     gone = refused.holders[0].version  # watched for its ttl
     after = finish(other.acquire(Request("a", "2" * 16, 60.0, process.here(), gone=gone)))
     assert after.token > given.token
@@ -317,4 +317,4 @@ def test_a_thousand_leases_are_renewed_in_one_step(files):
     assert kept == (True,) * 1000
     assert sum(text.startswith("BEGIN") for text in begun) == 1
     states = finish(sqlite.look(None, "job-"))
-    assert [seat.renewals for state in states for seat in state.holders] == [1] * 1000
+    assert [held.renewals for state in states for held in state.holders] == [1] * 1000

@@ -26,7 +26,7 @@ def test_a_downgrade_whose_answer_is_lost_is_asked_for_again():
         lease.downgrade()
         assert backend.asked == ["acquire", "renew", "renew"]
         assert not lease.exclusive
-        assert [seat.weight for seat in state_of(memory).holders] == [1]
+        assert [held.weight for held in state_of(memory).holders] == [1]
     assert not state_of(memory).holders
 
 

@@ -44,7 +44,7 @@ from lifehold.shapes import ReadWriteLease, SlotLease
 from lifehold.stores import FileStore, LeaseStore
 from lifehold.testing.clock import VirtualRuntime
 from lifehold.testing.conformance import Case, Result, Subject, cases, check
-from lifehold.testing.memory import MemoryLock, Shelf
+from lifehold.testing.memory import MemoryLock, MemoryLocks
 from lifehold.typing import AnyLease, ClearOutcome, LockAnswer
 
 assert_type(Lock("x"), Lock)
@@ -260,7 +260,7 @@ hooks(lease)
 
 # The ports: what is shipped fits the Protocols.
 runtimes: list[Runtime] = [BLOCKING, EVENT_LOOP, VirtualRuntime()]
-mechanism: Mechanism = MemoryLock(Shelf(), "x", BLOCKING)
+mechanism: Mechanism = MemoryLock(MemoryLocks(), "x", BLOCKING)
 
 subject = Subject("mine", lacks={"shared": "one at a time"}, lose=lambda name: None)
 assert_type(cases(subject), list[Case])

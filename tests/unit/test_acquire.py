@@ -15,7 +15,7 @@ from lifehold.core.deadline import terms
 from lifehold.core.grant import Grant, Held, Lost, Unknown
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clock import VirtualRuntime
-from lifehold.testing.memory import MemoryLock, Shelf
+from lifehold.testing.memory import MemoryLock, MemoryLocks
 from lifehold.testing.stage import heard
 
 HOUR = 3600.0
@@ -28,8 +28,8 @@ def runtime():
 
 
 @pytest.fixture
-def shelf():
-    made = Shelf()
+def locks():
+    made = MemoryLocks()
     withdraw = registry.offer("in-memory", made.lock)
     yield made
     withdraw()
@@ -40,11 +40,11 @@ def ask(runtime, wait, **more):
 
 
 def test_an_hour_of_waiting_is_told_at_growing_intervals_in_no_time(runtime):
-    shelf, told = Shelf(), []
-    holder = shelf.lock("x", runtime).attempt()
+    locks, told = MemoryLocks(), []
+    holder = locks.lock("x", runtime).attempt()
     began = time.process_time()  # what others run meanwhile does not count
     asked = ask(runtime, HOUR, on_wait=lambda said: told.append((said.waited, said.holder)))
-    answer = finish(acquire(shelf.lock("x", runtime), runtime, asked))
+    answer = finish(acquire(locks.lock("x", runtime), runtime, asked))
     assert isinstance(answer, Held)
     assert [round(waited) for waited, _ in told[:8]] == DUE
     assert len(told) == 5 + (3600 - 63) // 60
@@ -54,8 +54,8 @@ def test_an_hour_of_waiting_is_told_at_growing_intervals_in_no_time(runtime):
 
 
 def test_a_release_within_the_hour_ends_the_wait(runtime):
-    shelf = Shelf()
-    mechanism, other = shelf.lock("x", runtime), shelf.lock("x", runtime)
+    locks = MemoryLocks()
+    mechanism, other = locks.lock("x", runtime), locks.lock("x", runtime)
     grant = mechanism.attempt()
     runtime.after(1800, lambda: mechanism.drop(grant))
     began = runtime.now()
@@ -66,8 +66,8 @@ def test_a_release_within_the_hour_ends_the_wait(runtime):
 
 
 def test_a_lease_that_is_not_renewed_is_taken_over_after_its_ttl(runtime):
-    shelf = Shelf()
-    holder = MemoryLock(shelf, "x", runtime, terms=terms(30))
+    locks = MemoryLocks()
+    holder = MemoryLock(locks, "x", runtime, terms=terms(30))
     grant = holder.attempt()
     assert grant.deadline == runtime.now() + 30 - 3  # L8: a tenth before
     for _ in range(3):
@@ -76,7 +76,7 @@ def test_a_lease_that_is_not_renewed_is_taken_over_after_its_ttl(runtime):
         assert isinstance(grant, Grant)
     began = runtime.now()
     answer = finish(
-        acquire(MemoryLock(shelf, "x", runtime, terms=terms(30)), runtime, ask(runtime, HOUR))
+        acquire(MemoryLock(locks, "x", runtime, terms=terms(30)), runtime, ask(runtime, HOUR))
     )
     assert 30 <= runtime.now() - began <= 30.25
     assert answer.token > grant.token
@@ -108,18 +108,18 @@ def test_the_kernel_lock_waits_in_virtual_time_too(runtime, tmp_path, caplog):
 
 
 def test_a_cancel_ends_the_virtual_wait_at_once(runtime):
-    shelf, cancel = Shelf(), Cancel()
-    grant = shelf.lock("x", runtime).attempt()
+    locks, cancel = MemoryLocks(), Cancel()
+    grant = locks.lock("x", runtime).attempt()
     runtime.after(77, cancel.cancel)
     began, asked = runtime.now(), ask(runtime, HOUR, cancel=cancel)
-    assert isinstance(finish(acquire(shelf.lock("x", runtime), runtime, asked)), Held)
+    assert isinstance(finish(acquire(locks.lock("x", runtime), runtime, asked)), Held)
     assert 77 <= runtime.now() - began <= 77.25
     assert grant.handle
 
 
 def test_pauses_grow_and_never_pass_the_deadline(runtime):
-    shelf, slept = Shelf(), []
-    shelf.lock("x", runtime).attempt().handle[0].generation = -1  # for ever
+    locks, slept = MemoryLocks(), []
+    locks.lock("x", runtime).attempt().handle[0].generation = -1  # for ever
     usual = runtime.sleep
 
     async def sleep(seconds):
@@ -128,30 +128,30 @@ def test_pauses_grow_and_never_pass_the_deadline(runtime):
 
     runtime.sleep = sleep
     steady = Backoff(0.01, 0.5, jitter=0)
-    mechanism = MemoryLock(shelf, "x", runtime, backoff=steady)
+    mechanism = MemoryLock(locks, "x", runtime, backoff=steady)
     began = runtime.now()
     finish(acquire(mechanism, runtime, ask(runtime, 1.5)))
     assert slept[:7] == [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.5]
     assert runtime.now() - began == pytest.approx(1.5)
 
 
-def test_an_unknown_outcome_ends_the_wait_and_is_said(shelf):
-    shelf.broken = ConnectionError("no route")
+def test_an_unknown_outcome_ends_the_wait_and_is_said(locks):
+    locks.broken = ConnectionError("no route")
     with pytest.raises(StoreUnavailable, match="no route") as caught:
         Lock("x", kind="in-memory").acquire()
-    nonces = list(shelf.place(os.path.abspath("x")).holders)
+    nonces = list(locks.place(os.path.abspath("x")).holders)
     assert nonces == [caught.value.nonce]  # by it the outcome can be found again (L6)
 
 
-def test_an_unknown_outcome_is_said_by_the_async_face(shelf):
+def test_an_unknown_outcome_is_said_by_the_async_face(locks):
     import asyncio
 
-    shelf.broken = ConnectionError("no route")
+    locks.broken = ConnectionError("no route")
     with pytest.raises(StoreUnavailable, match="treat it as unknown"):
         asyncio.run(AsyncLock("x", kind="in-memory").acquire())
 
 
-def test_an_unknown_release_is_said_and_not_called_a_loss(shelf, monkeypatch):
+def test_an_unknown_release_is_said_and_not_called_a_loss(locks, monkeypatch):
     lease = Lock("x", kind="in-memory").acquire()
     monkeypatch.setattr(
         MemoryLock, "drop", lambda self, grant: Unknown(grant.nonce, OSError("cut"))
@@ -160,7 +160,7 @@ def test_an_unknown_release_is_said_and_not_called_a_loss(shelf, monkeypatch):
         lease.release()
     assert not lease.lost.is_set()
     monkeypatch.undo()
-    shelf.lose(lease.path)
+    locks.lose(lease.path)
     lease._grant.handle.clear()
 
 
@@ -180,10 +180,10 @@ def test_an_interrupted_wait_leaves_its_place_in_the_queue(runtime, tmp_path):
             ask.place = Place()
             raise KeyboardInterrupt
 
-    shelf = Shelf()
-    kept = shelf.lock("x", runtime).attempt()
+    locks = MemoryLocks()
+    kept = locks.lock("x", runtime).attempt()
     with pytest.raises(KeyboardInterrupt):
-        finish(acquire(Interrupted(shelf, "x", runtime), runtime, ask(runtime, HOUR)))
+        finish(acquire(Interrupted(locks, "x", runtime), runtime, ask(runtime, HOUR)))
     assert left == ["left", "undone"]
     assert kept.handle
 

@@ -228,26 +228,26 @@ def test_on_the_clock_that_jumps_every_appointment_is_a_change(path):
 def bidding(*, arms_first, pid=None, path="/lock"):
     """A lock by O_EXCL whose waiter sleeps until the file changes. None of ours: a sample."""
 
-    def program(seat):
+    def program(actor):
         ask = Ask("lock")
         while True:
             if arms_first:
-                finish(seat.runtime.changed(ask, "/lock", float("inf"), pid=pid))
+                finish(actor.runtime.changed(ask, "/lock", float("inf"), pid=pid))
             try:
-                fd = seat.files.open("/lock", os.O_CREAT | os.O_EXCL, 0o600)
+                fd = actor.files.open("/lock", os.O_CREAT | os.O_EXCL, 0o600)
             except FileExistsError:
                 if not arms_first:
-                    seat.step("look_out", "/lock", pid)
-                    seat.step("changed", ())
-                    seat.step("look_away")
+                    actor.step("look_out", "/lock", pid)
+                    actor.step("changed", ())
+                    actor.step("look_away")
                 continue
-            seat.files.close(fd)
+            actor.files.close(fd)
             break
         if arms_first:
             ask.leave()
-        seat.enter()
-        seat.leave()
-        seat.files.unlink("/lock")
+        actor.enter()
+        actor.leave()
+        actor.files.unlink("/lock")
 
     return Client(program)
 

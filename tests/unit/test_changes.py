@@ -70,7 +70,7 @@ def test_who_is_deaf_hears_the_change_the_next_time_and_a_key_at_once(ear, tmp_p
 def test_the_bell_of_a_signal_ends_a_wait_and_is_no_change(ear, monkeypatch):
     monkeypatch.setattr(changes, "whole_table", list)
     ear._moved()
-    threading.Timer(0.05, os.write, (ear.bell, b"!")).start()
+    threading.Timer(0.05, os.write, (ear.wakeup, b"!")).start()
     assert ear.wait(LONG) == (False, [])
 
 

@@ -211,12 +211,12 @@ def test_a_lease_counts_from_before_its_file_could_be_seen(path):
 
 def test_a_reader_writer_hold_counts_from_before_its_record_was_sent(path):
     lock = filelock.SoftReadWriteLock(path, is_singleton=False)
-    lock._shelf.runtime = Slow()
-    ours = soft_rw_member.Participant(lock._shelf, "write")
+    lock._group.runtime = Slow()
+    ours = soft_rw_member.Participant(lock._group, "write")
     shipped = ours._step
 
     def later(*arguments):
-        lock._shelf.runtime.seconds += 5.0  # it is a while before the grant comes
+        lock._group.runtime.seconds += 5.0  # it is a while before the grant comes
         return shipped(*arguments)
 
     ours._step = later
@@ -231,4 +231,4 @@ def test_and_its_deadline_is_made_of_that(path):
     lock = filelock.SoftReadWriteLock(path, is_singleton=False)
     with lock.write_lock():
         ours, _, kept = lock._hold.grant
-        assert kept.deadline == lock._shelf.terms.deadline(ours.written_at)
+        assert kept.deadline == lock._group.terms.deadline(ours.written_at)

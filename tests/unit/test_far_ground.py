@@ -339,7 +339,7 @@ def test_a_cancelled_look_leaves_nothing_behind(silent, tmp_path):
         looking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await looking
-        assert lease.lost._bells == []
+        assert lease.lost._waiting == []
         while lease.remaining():  # noqa: ASYNC110 - a clock is waited for
             await asyncio.sleep(0.01)
 

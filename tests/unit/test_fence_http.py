@@ -241,7 +241,7 @@ def test_a_newer_request_waits_until_the_older_one_inside_has_ended_asgi():
         older = asyncio.create_task(ask.aask("PUT", ["5"]))
         await inside.wait()
         newer = asyncio.create_task(ask.aask("PUT", ["6"]))
-        while not ask.app._door.passage._rings:  # noqa: ASYNC110
+        while not ask.app._admission.requests._rings:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert (await ask.aask("PUT", ["5"]))[0] == 412
         go_on.set()
@@ -268,14 +268,14 @@ def test_a_newer_request_waits_until_the_older_one_inside_has_ended_wsgi():
     threads[0].start()
     assert inside.wait(90)
     threads[1].start()
-    while not ask.app._door.passage._rings:
+    while not ask.app._admission.requests._rings:
         pass
     assert ask(token=5)[0] == 412
     go_on.set()
     for thread in threads:
         thread.join(90)
     assert log == [5, 6]
-    assert not ask.app._door.passage._inside
+    assert not ask.app._admission.requests._inside
 
 
 def test_requests_of_many_threads_end_in_the_order_of_their_tokens():
@@ -308,15 +308,15 @@ def test_requests_of_many_threads_end_in_the_order_of_their_tokens():
 
 def test_an_older_request_that_does_not_end_is_503_for_the_newer_one(client):
     ask = client(drain=0)
-    passage = ask.app._door.passage
-    passage.enter("x", 5)
+    requests = ask.app._admission.requests
+    requests.enter("x", 5)
     status, headers, body = ask(token=6)
     assert (status, headers["retry-after"]) == (503, "1")
     assert json.loads(body)["name"] == "x"
     assert ask(token=5)[0] == 412
-    passage.leave("x", 5)
+    requests.leave("x", 5)
     assert ask(token=6)[0] == 200
-    assert not passage._inside
+    assert not requests._inside
 
 
 def test_an_application_that_fails_leaves_nobody_inside():
@@ -329,7 +329,7 @@ def test_an_application_that_fails_leaves_nobody_inside():
     for ask in (Client("wsgi", wsgi), Client("asgi", asgi)):
         with pytest.raises(RuntimeError):
             ask(token=5)
-        assert not ask.app._door.passage._inside
+        assert not ask.app._admission.requests._inside
 
 
 @needs("package:trio")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lifehold import InvalidArgument, Lock, registry
-from lifehold.testing.memory import Shelf
+from lifehold.testing.memory import MemoryLocks
 
 BAD = [
     ({"path": ""}, "must not be empty"),
@@ -66,21 +66,21 @@ def test_a_relative_path_means_the_folder_of_the_time_it_was_named(tmp_path, mon
 
 
 def test_an_offered_kind_is_known_until_it_is_withdrawn():
-    shelf = Shelf()
-    withdraw = registry.offer("shelf", shelf.lock)
-    with Lock("x", kind="shelf") as lease:
+    locks = MemoryLocks()
+    withdraw = registry.offer("locks", locks.lock)
+    with Lock("x", kind="locks") as lease:
         assert lease.token
     with pytest.raises(InvalidArgument, match="exists already"):
-        registry.offer("shelf", shelf.lock)
+        registry.offer("locks", locks.lock)
     withdraw()
     withdraw()
     with pytest.raises(
         InvalidArgument, match="kind must be one of auto, directory, folder, generation, kernel"
     ):
-        Lock("x", kind="shelf")
+        Lock("x", kind="locks")
     for built_in in ("kernel", "auto"):
         with pytest.raises(InvalidArgument, match="choose another name"):
-            registry.offer(built_in, shelf.lock)
+            registry.offer(built_in, locks.lock)
 
 
 def test_a_kind_of_an_installed_package_is_found_by_its_entry_point(tmp_path, monkeypatch):
@@ -89,7 +89,7 @@ def test_a_kind_of_an_installed_package_is_found_by_its_entry_point(tmp_path, mo
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: paper\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text("[lifehold.kinds]\npaper = paper_kind:make\n")
     Path(tmp_path, "paper_kind.py").write_text(
-        "from lifehold.testing.memory import Shelf\nmake = Shelf().lock\n"
+        "from lifehold.testing.memory import MemoryLocks\nmake = MemoryLocks().lock\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     try:

@@ -222,16 +222,16 @@ def test_lost_events_wake_everybody(tmp_path, bell, by_event):
     with watching(tmp_path / "lock", bell.ring):
         post = watch_thread.near
         with fork.gate:
-            ears = post.ears
-            post.ears = type("Overflown", (), {
-                "fd": ears.fd, "fds": ears.fds, "sees_content": True, "add": ears.add,
-                "add_file": ears.add_file, "remove": ears.remove, "close": ears.close,
-                "read": lambda: [ears.read(), [(-1, None)]][1],
+            notifier = post.notifier
+            post.notifier = type("Overflown", (), {
+                "fd": notifier.fd, "fds": notifier.fds, "sees_content": True, "add": notifier.add,
+                "add_file": notifier.add_file, "remove": notifier.remove, "close": notifier.close,
+                "read": lambda: [notifier.read(), [(-1, None)]][1],
             })  # fmt: skip
             (tmp_path / "another").write_text("")
         assert bell.heard()
         with fork.gate:
-            post.ears = ears
+            post.notifier = notifier
 
 
 def test_an_unmounted_folder_is_told(tmp_path, bell, by_event):
@@ -373,7 +373,7 @@ def test_who_waits_for_a_process_that_is_gone_is_told_at_once(bell):
 def test_a_forked_child_watches_for_itself_and_leaves_the_parents_events_alone(tmp_path, bell):
     path = tmp_path / "lock"
     with watching(path, bell.ring) as watch:
-        parents = watch_thread.near.ears.fd
+        parents = watch_thread.near.notifier.fd
         child = os.fork()
         if child == 0:
             code = 1
@@ -597,7 +597,7 @@ def test_without_a_descriptor_left_it_looks(tmp_path):
 
 def test_descriptors_closed_by_other_code_are_opened_anew(tmp_path, bell):
     with watching(tmp_path / "lock", bell.ring):
-        os.close(watch_thread.near.ears.fd)
+        os.close(watch_thread.near.notifier.fd)
         (tmp_path / "lock").write_text("")
         assert bell.heard()
         while bell.heard(0.1):
@@ -611,9 +611,9 @@ import os, sys, threading, time
 from lifehold.runtime import watch_thread
 bell = threading.Event()
 watch = watch_thread.watch(sys.argv[1] + "/lock", bell.set)
-ears, door = watch_thread.near.ears.fd, watch_thread.near.sleeper.fd
+notifier, door = watch_thread.near.notifier.fd, watch_thread.near.sleeper.fd
 ours = [os.pipe(), os.pipe()]
-os.dup2(ours[0][0], ears)                       # as a program does that closes all, and goes on
+os.dup2(ours[0][0], notifier)                       # as a program does that closes all, and goes on
 file = os.open(sys.argv[1] + "/mine", os.O_RDWR | os.O_CREAT)
 os.dup2(file, door)
 os.write(ours[0][1], b"not for you")
@@ -623,7 +623,7 @@ for number in range(20):
     watch_thread.watch(f"{sys.argv[1]}/{number}/x", lambda: None)
 time.sleep(0.3)
 until = time.monotonic() + 60
-while watch_thread.near.ears is None or watch_thread.near.ears.fd == ears:
+while watch_thread.near.notifier is None or watch_thread.near.notifier.fd == notifier:
     assert time.monotonic() < until, "not opened anew"
     time.sleep(0.02)
 assert os.read(ours[0][0], 100) == b"not for you"

@@ -32,21 +32,21 @@ class StandIn:
     """What kqueue(2) does, for folders and processes."""
 
     def __init__(self):
-        self.ears, self.idents, self.pending, self.queues = None, {}, [], 0
+        self.notifier, self.idents, self.pending, self.queues = None, {}, [], 0
 
     def __getattr__(self, name):
         flags = {"KQ_FILTER_VNODE": VNODE, "KQ_FILTER_PROC": PROC, "KQ_EV_ERROR": 0x4000}
         return flags.get(name, 1)
 
     def kqueue(self):
-        self.ears = watch_table.Inotify()
+        self.notifier = watch_table.Inotify()
         return self
 
     def kevent(self, ident, filter, flags, fflags):  # noqa: A002 - its name in the manual
         return SimpleNamespace(ident=ident, filter=filter, flags=0, fflags=fflags)
 
     def fileno(self):
-        return self.ears.fd
+        return self.notifier.fd
 
     def control(self, changes, most, _timeout):
         for change in changes or ():
@@ -54,15 +54,15 @@ class StandIn:
                 os.kill(change.ident, 0)
             else:
                 folder = os.readlink(f"/proc/self/fd/{change.ident}")
-                self.idents[self.ears.add(folder, False)] = change.ident
+                self.idents[self.notifier.add(folder, False)] = change.ident
         if not most:
             return []
-        found = [self.kevent(self.idents[n], VNODE, 0, 0) for n, _ in self.ears.read()]
+        found = [self.kevent(self.idents[n], VNODE, 0, 0) for n, _ in self.notifier.read()]
         pending, self.pending = self.pending, []
         return found + pending
 
     def close(self):
-        self.ears.close()
+        self.notifier.close()
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def near(monkeypatch):
 def kernel(near, monkeypatch):
     stand_in = StandIn()
     monkeypatch.setattr(kqueue, "kernel", stand_in)
-    monkeypatch.setattr(watch_thread, "make_ears", kqueue.Kqueue)
+    monkeypatch.setattr(watch_thread, "make_notifier", kqueue.Kqueue)
     return stand_in
 
 
@@ -160,7 +160,7 @@ def windows(near, monkeypatch):
     def none():
         raise OSError("no events of files that we know")
 
-    monkeypatch.setattr(watch_thread, "make_ears", none)
+    monkeypatch.setattr(watch_thread, "make_notifier", none)
     monkeypatch.setattr(watch_table, "poll", None)
     monkeypatch.delattr(os, "eventfd")
     return near

@@ -177,10 +177,10 @@ class SignalledWait(RetryTerms):
     def _wants_words(self) -> bool:
         return os.isatty(2) and not self.call.quiet
 
-    def sleep(self, bell: ThreadWakeup, seconds: float) -> None:
+    def sleep(self, wakeup: ThreadWakeup, seconds: float) -> None:
         held_back = signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
         try:
-            bell.wait(min(seconds, max(0.0, self.notice_at - clock.now())))
+            wakeup.wait(min(seconds, max(0.0, self.notice_at - clock.now())))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
         if clock.now() >= self.notice_at:

@@ -83,7 +83,7 @@ class Once:
     def to_the_end(self) -> int:
         """The exit code."""
         if self.given["forget"]:
-            self.rules.shelf.forget()
+            self.rules.results.forget()
             return self.report.end(FORGOTTEN, exits.DONE)
         try:
             return self._asked()
@@ -156,7 +156,7 @@ class Once:
 
     def _runs(self, lease: Lease, run: Any, account: Any, made: Any) -> int:
         try:
-            spool = self.rules.shelf.spool(run.number)
+            spool = self.rules.results.spool(run.number)
         except LifeholdError:
             run.withdraw()
             raise
@@ -211,7 +211,7 @@ class Once:
                 "`lifehold once --forget`",
                 name=self.rules.name,
             )
-        opened: int = self.rules.shelf.output(result.number, result.content)
+        opened: int = self.rules.results.output(result.number, result.content)
         return opened
 
     def _replay(self, result: OnceResult, output: int) -> int:
@@ -334,7 +334,7 @@ class OnceHold(LockedCommand):
                 code = self._put(code, self.care.what)
             os.fsync(self.spool)
             size = os.fstat(self.spool).st_size
-            output = self.once.shelf.with_output(self.spool, size)
+            output = self.once.results.with_output(self.spool, size)
             content = packed(COMMAND, lease.token, output, code=code, size=size)
             self.facts = json.loads(content.partition(b"\n")[0])
             self.once.publish(content)

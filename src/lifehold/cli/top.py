@@ -109,7 +109,7 @@ class TopLoop:
         """Until q or a signal."""
         changes = Changes()
         old = {number: signal.signal(number, self._struck) for number in SIGNALS}
-        wakeup = signal.set_wakeup_fd(changes.bell, warn_on_full_buffer=False)
+        wakeup = signal.set_wakeup_fd(changes.wakeup, warn_on_full_buffer=False)
         try:
             with self._screen:
                 self._live(changes)

@@ -169,10 +169,10 @@ class Daemon:
 
     def _serve(self, left: float) -> None:
         """Wait for a request or a signal, and answer the request."""
-        ears: list[int | socket.socket] = [self._pipe[0]]
+        readable: list[int | socket.socket] = [self._pipe[0]]
         if self._listener is not None:
-            ears.append(self._listener)
-        ready = select.select(ears, [], [], max(0.0, left))[0]
+            readable.append(self._listener)
+        ready = select.select(readable, [], [], max(0.0, left))[0]
         if self._pipe[0] in ready:
             os.read(self._pipe[0], LONGEST)
         if self._listener is not None and self._listener in ready:

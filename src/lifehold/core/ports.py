@@ -316,7 +316,7 @@ if TYPE_CHECKING:
         async def rung(self, ask: Ask, place: object, until: float) -> None:
             """Sleep until somebody rings at `place`, at `until`, or when the ask is cancelled.
 
-            `place` has `rung`, and `ring`, which is exchanged by each sleeper for its own bell: who
+            `place` has `rung`, and `ring`, which is exchanged by each sleeper for its own: who
             rings sets the one and then calls the other. What was rung is told once.
             """
             ...

@@ -87,10 +87,11 @@ def probe(folder: str, *, files: Files = HOST, anew: bool = False) -> GroundSurv
     known = _surveys.get(device)
     if known is not None and known[0] == place and not anew:
         return known[1]
-    with room_in(folder, "probe", files) as room:
+    with inner_folder(folder, "probe", files) as inner:
         tried = (_flock, _link, _create, _rename, _clock)
         found = tuple(
-            _one(try_it, what, files, room, place) for what, try_it in zip(WHAT, tried, strict=True)
+            _one(try_it, what, files, inner, place)
+            for what, try_it in zip(WHAT, tried, strict=True)
         )
     survey = GroundSurvey(place, found)
     _surveys[device] = place, survey
@@ -98,7 +99,7 @@ def probe(folder: str, *, files: Files = HOST, anew: bool = False) -> GroundSurv
 
 
 @contextlib.contextmanager
-def room_in(folder: str, what: str, files: Files = HOST) -> Iterator[str]:
+def inner_folder(folder: str, what: str, files: Files = HOST) -> Iterator[str]:
     """A folder of our own in `folder`, by a path that leads to it; gone in the end with all in it.
 
     L13  What is made and removed there is ours, although others may rename the folder, or put
@@ -111,17 +112,17 @@ def room_in(folder: str, what: str, files: Files = HOST) -> Iterator[str]:
         made = f"{outer}/.lifehold-{what}-{os.urandom(12).hex()}"
         files.mkdir(made, 0o700)
         try:
-            room = files.anchor(made, opened)
-            if files.listdir(room):
+            inner = files.anchor(made, opened)
+            if files.listdir(inner):
                 raise OSError(errno.ESTALE, "another has put something into our folder")
             try:
-                yield room
+                yield inner
             finally:
-                for name in files.listdir(room):
+                for name in files.listdir(inner):
                     try:
-                        files.unlink(f"{room}/{name}")
+                        files.unlink(f"{inner}/{name}")
                     except (IsADirectoryError, PermissionError):
-                        files.rmdir(f"{room}/{name}")
+                        files.rmdir(f"{inner}/{name}")
         finally:
             try:
                 files.rmdir(made)
@@ -171,10 +172,10 @@ def _forget() -> None:
 
 
 def _one(
-    try_it: Callable[[Files, str], str], what: str, files: Files, room: str, place: MountInfo
+    try_it: Callable[[Files, str], str], what: str, files: Files, inner: str, place: MountInfo
 ) -> ProbeResult:
     try:
-        fault = try_it(files, room)
+        fault = try_it(files, inner)
     except OSError as error:
         fault = f"refused: {error.strerror}"
     if fault:
@@ -197,8 +198,8 @@ def _other_gets(kind: str, path: str) -> bool:
     return other_process(OTHER, kind, path) == 0
 
 
-def _flock(files: Files, room: str) -> str:
-    path = f"{room}/flock"
+def _flock(files: Files, inner: str) -> str:
+    path = f"{inner}/flock"
     one = _new(files, path)
     two: int = files.open(path, READ_WRITE)
     try:
@@ -214,8 +215,8 @@ def _flock(files: Files, room: str) -> str:
         files.close(one)
 
 
-def _link(files: Files, room: str) -> str:
-    path = f"{room}/link"
+def _link(files: Files, inner: str) -> str:
+    path = f"{inner}/link"
     for name in (".mine", ".other"):
         files.close(_new(files, path + name))
     said = ""
@@ -239,8 +240,8 @@ def _link(files: Files, room: str) -> str:
     return "another process linked a name that exists" if _other_gets("link", path) else ""
 
 
-def _create(files: Files, room: str) -> str:
-    path = f"{room}/create"
+def _create(files: Files, inner: str) -> str:
+    path = f"{inner}/create"
     files.close(_new(files, path))
     try:
         files.close(_new(files, path))
@@ -250,9 +251,9 @@ def _create(files: Files, room: str) -> str:
     return "another process created it again" if _other_gets("exclusive create", path) else ""
 
 
-def _rename(files: Files, room: str) -> str:
+def _rename(files: Files, inner: str) -> str:
     """A folder over one that is not empty must be refused."""
-    one, two = f"{room}/one", f"{room}/two"
+    one, two = f"{inner}/one", f"{inner}/two"
     for name in (one, two):
         files.mkdir(name)
         files.close(_new(files, f"{name}/entry"))
@@ -270,9 +271,9 @@ def _rename(files: Files, room: str) -> str:
     return fault
 
 
-def _clock(files: Files, room: str) -> str:
+def _clock(files: Files, inner: str) -> str:
     """The times of files are those of the file server's clock. No lock of ours is decided by it."""
-    path = f"{room}/clock"
+    path = f"{inner}/clock"
     before = files.clock_ns() / 1e9
     fd = _new(files, path)
     files.pwrite(fd, b"x", 0)

@@ -214,7 +214,7 @@ class LockFile:
         self.dev = self.ino = 0
         self.key = ""  # not known yet
         if not fork.page[0]:
-            fork.awoke()
+            fork.catch_up()
         with fork.gate:
             generation = fork.generation
             self.fd, self.writable = open_lock_file(
@@ -305,7 +305,7 @@ class LockFile:
     def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
         """Close it, which unlocks it unless a child still has a copy. Safe to repeat."""
         if not _fork.page[0]:
-            _fork.awoke()
+            _fork.catch_up()
         if self.generation != _fork.generation:
             return
         # A daemon thread that the exit froze inside the gate will never leave it.

@@ -158,7 +158,7 @@ class KernelLock(Asked):
     def attempt(self) -> Grant | Held:
         """One try that does not wait."""
         if not fork.page[0]:
-            fork.awoke()  # L9  what is idle is our parent's too
+            fork.catch_up()  # L9  what is idle is our parent's too
         files = self.files
         strays = 0
         while strays < STRAYS:
@@ -312,7 +312,7 @@ class KernelLock(Asked):
     def drop(self, grant: Grant) -> Lost | None:
         """Let go, in plain code: no step of it waits."""
         if not fork.page[0]:
-            fork.awoke()
+            fork.catch_up()
         slot: Any = None
         try:
             try:

@@ -102,7 +102,7 @@ class KernelSemaphore(Asked):
     def attempt(self) -> Grant | Held:
         """One try that does not wait."""
         if not fork.page[0]:
-            fork.awoke()  # L9  what is idle is our parent's too
+            fork.catch_up()  # L9  what is idle is our parent's too
         try:
             for _ in range(STRAYS):
                 gate = self.table.idle.pop(self.path, None) or self._open()

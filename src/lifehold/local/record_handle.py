@@ -92,7 +92,7 @@ class RecordFile(LockFile):
         self.let_go: Callable[[Any], object] | None = None
         self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
         if opened is None and not fork.page[0]:
-            fork.awoke()
+            fork.catch_up()
         with fork.gate:
             generation = fork.generation if opened is None else opened[2]
             self.fd, self.writable = call() if opened is None else (opened[0], opened[1])
@@ -124,7 +124,7 @@ class RecordFile(LockFile):
     def here(self) -> bool:
         """Whether it is open, in the process that opened it."""
         if not fork.page[0]:
-            fork.awoke()
+            fork.catch_up()
         return self.generation == fork.generation
 
     def read(self) -> bytes:
@@ -217,7 +217,7 @@ class RecordFile(LockFile):
         if self.generation != _fork.generation:
             return
         if not _fork.page[0]:
-            _fork.awoke()
+            _fork.catch_up()
         if self.generation != _fork.generation:
             return  # nor is the mutex: a thread of our parent may have it
         # A daemon thread that the exit froze in a renewal will never end it.
@@ -259,7 +259,7 @@ def is_witnessed(files: Files, fd: int) -> bool | None:
 def opened_as(kind: type[R], table: Descriptors, path: str, flags: int, mode: int = 0o600) -> R:
     """The record at a path, opened with these flags. Raises OSError."""
     if not fork.page[0]:
-        fork.awoke()
+        fork.catch_up()
 
     def call() -> tuple[int, bool]:
         return table.files.open(path, flags, mode), flags & 3 != 0
@@ -295,7 +295,7 @@ def look(
     """
     files, wished = table.files, (READ_WRITE if write else READ_ONLY) | O_NOATIME
     if not fork.page[0]:
-        fork.awoke()
+        fork.catch_up()
 
     call = partial(_opened_as_may_be, table, path, wished)
     try:
@@ -364,7 +364,7 @@ def blank(
     files, folder = table.files, path[: path.rindex("/")] or "/"
     name = "" if nameless and NAMELESS else temporary(path, nonce)
     if not fork.page[0]:
-        fork.awoke()
+        fork.catch_up()
 
     def call() -> tuple[int, bool]:
         if name:

@@ -33,14 +33,14 @@ class Changes:
 
     def __init__(self) -> None:
         self._told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._bell = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._watches: dict[str, watch_thread.PathWatch] = {}
         self._table = whole_table()
 
     @property
-    def bell(self) -> int:
+    def wakeup(self) -> int:
         """Who writes a byte to this descriptor ends a `wait`: a signal."""
-        return self._bell[1]
+        return self._wakeup[1]
 
     def follow(self, folders: Iterable[str]) -> None:
         """Watch these folders and no others."""
@@ -63,16 +63,16 @@ class Changes:
     def wait(
         self, seconds: float, fds: Sequence[int] = (), *, deaf: bool = False
     ) -> tuple[bool, list[int]]:
-        """Until something changed, one of `fds` can be read, the bell rang, or the time is over.
+        """Until something changed, one of `fds` can be read, it was woken, or the time is over.
 
         Whether something changed, and which of `fds` can be read. `deaf`: changes are no reason to
         return; they are kept for the next call.
         """
         until = clock.now() + seconds
-        ears = [self._bell[0], *fds] if deaf else [self._bell[0], self._told[0], *fds]
+        readable = [self._wakeup[0], *fds] if deaf else [self._wakeup[0], self._told[0], *fds]
         while (left := until - clock.now()) > 0:
-            ready = select.select(ears, [], [], left if deaf else min(left, BEAT))[0]
-            for fd in (self._bell[0], self._told[0]):
+            ready = select.select(readable, [], [], left if deaf else min(left, BEAT))[0]
+            for fd in (self._wakeup[0], self._told[0]):
                 if fd in ready:
                     os.read(fd, 4096)
             changed = self._told[0] in ready or (not deaf and not ready and self._moved())
@@ -87,7 +87,7 @@ class Changes:
     def close(self) -> None:
         """Give all of it back."""
         self.follow(())
-        for fd in (*self._told, *self._bell):
+        for fd in (*self._told, *self._wakeup):
             os.close(fd)
 
 

@@ -110,7 +110,7 @@ class ClearCase:
     """
 
     found: os.stat_result
-    actor: rights.Actor | None
+    actor: rights.UserRights | None
     emptied: bool
     stays: str
 

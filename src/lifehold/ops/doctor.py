@@ -25,9 +25,9 @@ from ..local.ground_probe import (
     REFUTED,
     UNPROVEN,
     ProbeResult,
+    inner_folder,
     other_process,
     probe,
-    room_in,
 )
 from ..runtime import rights, watch_table
 from .who import FolderMissing
@@ -423,7 +423,7 @@ except OSError:
 
 def tried(folder: str, place: MountInfo) -> list[ProbeResult]:
     """What was found in `folder`, which can be written to. Raises OSError when it cannot."""
-    with room_in(folder, "doctor") as room:
+    with inner_folder(folder, "doctor") as room:
         tries: tuple[tuple[str, Callable[[str], str]], ...] = (
             ("fcntl", _fcntl),
             ("OFD", _ofd),

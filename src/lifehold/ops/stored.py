@@ -181,7 +181,7 @@ def of_session(name: str, path: str, seen: Any) -> LockAnswer:
 def of_state(name: str, site: Any, state: State) -> LockAnswer:
     """What a store knows of a name, as the answer about a lock."""
     path = site.address(state.name)
-    holders = [site.holder(seat, state.name) for seat in state.holders]
+    holders = [site.holder(held, state.name) for held in state.holders]
     kind = "lease"
     if state.holders and state.capacity == WHOLE:
         kind = "lease, read-write"

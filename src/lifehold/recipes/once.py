@@ -162,7 +162,7 @@ def forget(name: Name, *, shared: bool = False) -> bool:
 
     A run under way goes on, and its result will count.
     """
-    return bool(shelf_of(name_and_path(name)[1], shared).forget())
+    return bool(results_of(name_and_path(name)[1], shared).forget())
 
 
 # ------------------------------------------------------------------------------------------------
@@ -201,18 +201,18 @@ class OnceRules:
         self.keep_failure = None if keep_failure is None else seconds("keep_failure", keep_failure)
         self.unless, self.codec, self.options = unless, codec, options
         self.name, self.path = name_and_path(given)
-        self.shelf = shelf_of(self.path, bool(options.get("shared")))
+        self.results = results_of(self.path, bool(options.get("shared")))
 
     def arrive(self) -> tuple[int, OnceResult | None]:
         """(the number of the latest result before we wait, the result itself if it counts)."""
         if self.keep == 0 and self.keep_failure == 0:
-            return self.shelf.listing().latest, None
-        found = self.shelf.read()
+            return self.results.listing().latest, None
+        found = self.results.read()
         return (found[0] if found else 0), self._counted(found, None)
 
     def let_in(self, seen: int) -> OnceResult | None:
         """With the lock in hand: the latest result, if it counts or came while we waited."""
-        return self._counted(self.shelf.read(), seen)
+        return self._counted(self.results.read(), seen)
 
     def _counted(self, found: tuple[int, bytes] | None, seen: int | None) -> OnceResult | None:
         result = None if found is None else unpacked(*found, self.path)
@@ -241,7 +241,7 @@ class OnceRules:
                 "late result is refused: use a lock file of its own",
                 name=self.name,
             )
-        run: OnceRun = self.shelf.begin(lease.token, lease.check)
+        run: OnceRun = self.results.begin(lease.token, lease.check)
         return run
 
 
@@ -313,7 +313,7 @@ def refuse_session(kind: object) -> None:
         )
 
 
-def shelf_of(path: str, shared: bool) -> Any:
+def results_of(path: str, shared: bool) -> Any:
     """The results beside a lock file, or in the store of a lock's URL."""
     if lock_names.is_store(path):
         return once_results.StoreResults(path)

@@ -479,35 +479,35 @@ class ResultFolder:
 
 
 # ------------------------------------------------------------------------------------------------
-# One run on a shelf: its begin, which shuts out all earlier ones, and how its result is published.
+# One run and its result: its begin, which shuts out all earlier ones, and how it is published.
 #
 # Promise and rule: see once_results.py. `begin` makes NUMBER.run, removes every lower one, then
 # looks for results; `publish` renames. The kernel orders the removal and the rename of one file.
 
 
-def begin(shelf: ResultFolder, token: int, check: Callable[[], None]) -> OnceRun:
+def begin(results: ResultFolder, token: int, check: Callable[[], None]) -> OnceRun:
     """The run of a grant, which nobody with a lower number can publish over any more.
 
     `check` raises LeaseLost when the lock is not ours by now.
     """
-    shelf.check_folder()
+    results.check_folder()
     for _ in range(TRIES):
-        highest = shelf.listing().highest
+        highest = results.listing().highest
         if highest >= token:
             check()  # a later holder has begun; or else the counter was lost
         number = max(token, highest + 1)
         try:
-            fd = shelf.make(shelf.name(number, RUN))
+            fd = results.make(results.name(number, RUN))
         except FileExistsError:
             continue  # of our own, made by a request whose answer was lost
-        run = OnceRun(shelf, number, fd)
+        run = OnceRun(results, number, fd)
         try:
             run.settle()
         except BaseException:
             run.withdraw()
             raise
         return run
-    raise refused(shelf.path, OSError(errno.ESTALE, "its runs come and go too fast"))
+    raise refused(results.path, OSError(errno.ESTALE, "its runs come and go too fast"))
 
 
 class OnceRun:
@@ -516,27 +516,27 @@ class OnceRun:
     `latest`: the number of the latest result at its begin.
     """
 
-    __slots__ = ("_fd", "latest", "number", "older", "published", "shelf")
+    __slots__ = ("_fd", "latest", "number", "older", "published", "results")
 
-    def __init__(self, shelf: ResultFolder, number: int, fd: int) -> None:
-        self.shelf, self.number, self._fd = shelf, number, fd
+    def __init__(self, results: ResultFolder, number: int, fd: int) -> None:
+        self.results, self.number, self._fd = results, number, fd
         self.older = Listing()
         self.latest = 0
         self.published = False
 
     def settle(self) -> None:
         """Shut out every earlier run, then see what there is. Raises LeaseLost for a later one."""
-        shelf = self.shelf
-        seen = shelf.listing()
+        results = self.results
+        seen = results.listing()
         earlier = [number for number in seen.runs if number < self.number]
         for number in earlier:
-            shelf.remove(number, RUN)
+            results.remove(number, RUN)
         if earlier:
-            seen = shelf.listing()  # one of them may have come first
+            seen = results.listing()  # one of them may have come first
         if seen.highest > self.number:
-            raise superseded(shelf.path)
+            raise superseded(results.path)
         for number in set(seen.outs) - set(seen.dones) - {self.number}:
-            shelf.remove(number, OUT)
+            results.remove(number, OUT)
         self.older, self.latest = seen, seen.latest
 
     def publish(self, content: bytes) -> None:
@@ -544,30 +544,30 @@ class OnceRun:
 
         Raises LeaseLost when a later run has begun, whose result it then is not.
         """
-        shelf, files = self.shelf, self.shelf.files
-        run, done = shelf.name(self.number, RUN), shelf.name(self.number, DONE)
+        results, files = self.results, self.results.files
+        run, done = results.name(self.number, RUN), results.name(self.number, DONE)
         try:
             at = 0
             while at < len(content):
                 at += files.pwrite(self._fd, content[at : at + PIECE], at)
-            if shelf.shared:
+            if results.shared:
                 files.fchmod(self._fd, 0o666)
             files.fsync(self._fd)
             try:
                 files.rename(run, done)
             except FileNotFoundError:
                 if not self._is_at(done):  # over NFS: done, and the reply was lost
-                    raise superseded(shelf.path) from None
+                    raise superseded(results.path) from None
             self.published = True
             self._flush_folder()
         except OSError as error:
-            raise refused(shelf.path, error) from error
+            raise refused(results.path, error) from error
         for number in self.older.dones:
             self._discard(number, DONE, OUT)
         self._close()
 
     def _is_at(self, path: str) -> bool:
-        files = self.shelf.files
+        files = self.results.files
         try:
             found = files.lstat(path)
         except FileNotFoundError:
@@ -577,9 +577,9 @@ class OnceRun:
 
     def _flush_folder(self) -> None:
         """So that power loss does not take the name away; where a folder can be flushed."""
-        files = self.shelf.files
+        files = self.results.files
         try:
-            folder = files.open(self.shelf.path, READ_ONLY)
+            folder = files.open(self.results.path, READ_ONLY)
             try:
                 files.fsync(folder)
             finally:
@@ -596,14 +596,14 @@ class OnceRun:
     def _discard(self, number: int, *what: str) -> None:
         for each in what:
             try:
-                self.shelf.files.unlink(self.shelf.name(number, each))
+                self.results.files.unlink(self.results.name(number, each))
             except OSError:
                 continue  # the next run removes it
 
     def _close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            self.shelf.files.close(fd)
+            self.results.files.close(fd)
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
@@ -701,12 +701,12 @@ class StoreResults:
 class StoreOnceRun:
     """One run, from its begin to `publish` or `withdraw`. `latest`: the result at its begin."""
 
-    def __init__(self, shelf: StoreResults, number: int, latest: int) -> None:
-        self.shelf, self.number, self.latest, self.published = shelf, number, latest, False
+    def __init__(self, results: StoreResults, number: int, latest: int) -> None:
+        self.results, self.number, self.latest, self.published = results, number, latest, False
 
     def publish(self, content: bytes) -> None:
         """Make this the latest result. Raises LeaseLost, StoreUnavailable."""
-        self.shelf.keep(self.number, content)
+        self.results.keep(self.number, content)
         self.published = True
 
     def withdraw(self) -> None:

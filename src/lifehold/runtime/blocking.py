@@ -62,7 +62,7 @@ class ThreadWakeup:
         """Sleep until it rings, at most `seconds`. Signal handlers run meanwhile.
 
         L9  A child that one of them forks is rung: what its parent waits for never rings here. So
-        is one that was forked since the bell was made, before anybody could see it asleep.
+        is one that was forked since this was made, before anybody could see it asleep.
         """
         if seconds > 0:
             _asleep.add(self)
@@ -74,8 +74,8 @@ class ThreadWakeup:
                 _asleep.discard(self)
 
 
-def bell_here() -> Any:
-    """A bell for the caller to sleep on: of a greenlet, one that lets the others run."""
+def wakeup_here() -> Any:
+    """What the caller sleeps on: of a greenlet, one that lets the others run."""
     if native.is_replaced():
         if (way := greenlets.way()) is not None:
             return greenlets.GreenletWakeup(way)
@@ -88,8 +88,8 @@ _asleep: set[ThreadWakeup] = set()
 @fork.in_child
 def _awake() -> None:
     """L9  What the copies of the parent's waits sleep on is rung once: nobody else would."""
-    for bell in list(_asleep):
-        bell.ring()
+    for wakeup in list(_asleep):
+        wakeup.ring()
     _asleep.clear()
 
 
@@ -112,7 +112,7 @@ class BlockingRuntime:
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
         here: Any = ask.place
         # No greenlet beside us.
-        lonely = not native.is_replaced() or type(bell_here()) is ThreadWakeup
+        lonely = not native.is_replaced() or type(wakeup_here()) is ThreadWakeup
         if here is None and flock_wait.has_timers and lonely:
             # A short wait, the beginning of a long one.
             here = ask.place = flock_wait.FlockInPlace(slot, operation)
@@ -124,24 +124,24 @@ class BlockingRuntime:
             if came is not None and over:
                 return False
             # Else a notice is due: a helper thread stands in the queue while it is given (L10).
-        bell = bell_here()
+        wakeup = wakeup_here()
         waiter: Any = here
         if waiter is None or type(waiter) is flock_wait.FlockInPlace:
-            waiter = flock_wait.FlockThread(slot, operation, bell.ring, here and here.turn)
+            waiter = flock_wait.FlockThread(slot, operation, wakeup.ring, here and here.turn)
             ask.place = waiter  # before it starts, so that an exception in between can end it
             waiter.start()
         else:
-            waiter.ring = bell.ring  # before the look at `over`, so that none is missed
+            waiter.ring = wakeup.ring  # before the look at `over`, so that none is missed
         if ask.cancel is not None:
-            ask.cancel.attach(bell.ring)
+            ask.cancel.attach(wakeup.ring)
         try:
             while not waiter.over and not ask.cancelled and (left := until - clock.now()) > 0:
                 if not waiter.ours:
                     break
-                bell.wait(left)
+                wakeup.wait(left)
         finally:
             if ask.cancel is not None:
-                ask.cancel.detach(bell.ring)
+                ask.cancel.detach(wakeup.ring)
         if not waiter.over or not waiter.ours:
             return False  # L9  a child: the thread that stands there is not here, nor what it got
         if waiter.error:
@@ -160,27 +160,27 @@ class BlockingRuntime:
                 await self.rung(ask, lookout, until)
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:
-        bell = bell_here()
-        place.ring = bell.ring  # before the look at `rung`, so that none is missed
+        wakeup = wakeup_here()
+        place.ring = wakeup.ring  # before the look at `rung`, so that none is missed
         if ask.cancel is not None:
-            ask.cancel.attach(bell.ring)
+            ask.cancel.attach(wakeup.ring)
         try:
             while not place.rung and not ask.cancelled and (left := until - clock.now()) > 0:
                 if not getattr(place, "ours", True):
                     break  # L9  forked meanwhile: it never rings here
-                bell.wait(left)
+                wakeup.wait(left)
         finally:
             if ask.cancel is not None:
-                ask.cancel.detach(bell.ring)
+                ask.cancel.detach(wakeup.ring)
         place.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def look(self, mechanism: Any) -> Any:
         return await looks.shared(self, mechanism)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
-        if not native.is_replaced() or type(bell := bell_here()) is ThreadWakeup:
+        if not native.is_replaced() or type(wakeup := wakeup_here()) is ThreadWakeup:
             return call()  # the caller's own thread may block
-        return greenlets.in_thread(call, undo, bell)
+        return greenlets.in_thread(call, undo, wakeup)
 
     async def shield(self, work: Coroutine[Any, Any, T]) -> T:
         return await work

@@ -92,7 +92,7 @@ class ChangeQueue:
             if self._process is not None:
                 self._process.close()
             return
-        step_down(self.watch)  # it may have been that one who heard
+        end_solo(self.watch)  # it may have been that one who heard
         first.pass_on()
         self._see_to_it()
 
@@ -167,7 +167,7 @@ class ChangeWait:
         self._again: Iterator[float] = iter(AGAIN)
         self.rung = False
         self.unread = self.doubts = False  # of one that hears for itself: see `slept`
-        self.ring: Callable[[], object] = nobody  # exchanged by each sleeper for its own bell
+        self.ring: Callable[[], object] = nobody  # exchanged by each sleeper for its own wake-up
 
     def arm(self) -> None:
         """From now on nothing is missed. Without a thread to be had it looks now and then."""
@@ -179,7 +179,7 @@ class ChangeWait:
                 line.watch.start()  # of each one anew: the first may still be about to
             if not first:
                 self._again = iter(())
-                step_down(line.watch)
+                end_solo(line.watch)
                 if pid is None:
                     return
             line.follow(pid)
@@ -219,7 +219,7 @@ class ChangeWait:
     def ours(self) -> bool:
         """Whether it is of this process: else nothing rings it (L9)."""
         if not fork.page[0]:
-            fork.awoke()
+            fork.catch_up()
         return self._generation == fork.generation
 
     def limit(self, until: float) -> float:
@@ -270,7 +270,7 @@ def of(ask: Ask, path: str, blind: bool, pid: int | None) -> ChangeWait | None:
 #
 # Promise: as that of the thread of runtime/watch_thread.py, and a thread's wake-up less. Rule: who
 # alone watches anything sleeps on the same instance as that thread, which leaves it out meanwhile;
-# whoever of the two reads what has happened tells all. So nothing is missed when the post goes
+# whoever of the two reads what has happened tells all. So nothing is missed when the hearing goes
 # over: to the thread as soon as somebody else watches too, or the instance was closed by other
 # code.
 #
@@ -282,17 +282,17 @@ def of(ask: Ask, path: str, blind: bool, pid: int | None) -> ChangeWait | None:
 LONGEST_SLEEP = 3600.0  # seconds of one sleep
 
 
-def step_down(watch: PathWatch) -> None:
+def end_solo(watch: PathWatch) -> None:
     """Others wait for the same path: the thread hears for them."""
-    post = watch._post
-    if post.standing is watch:
+    thread = watch._thread
+    if thread.solo is watch:
         with fork.gate:
-            if post.standing is watch:
-                post.step_down(tell=True)
+            if thread.solo is watch:
+                thread.end_solo(tell=True)
 
 
 def nobody() -> None:
-    """In place of a bell while nobody sleeps."""
+    """In place of a wake-up while nobody sleeps."""
 
 
 def slept(ask: Ask, place: ChangeWait, until: float) -> bool:
@@ -300,11 +300,11 @@ def slept(ask: Ask, place: ChangeWait, until: float) -> bool:
     watch = place.only_watch()
     if watch is None:
         return False
-    post = watch._post
-    desk = post.stand(watch)
-    if desk is None:
+    thread = watch._thread
+    poller = thread.begin_solo(watch)
+    if poller is None:
         return False
-    ring, vain = desk.knock, 0
+    ring, vain = poller.wake, 0
     unread, place.unread = place.unread, False
     cancel = ask.cancel
     if cancel is not None:
@@ -314,13 +314,13 @@ def slept(ask: Ask, place: ChangeWait, until: float) -> bool:
         while not place.rung and (left := until - clock.now()) > 0:
             if cancel is not None and cancel.cancelled:
                 break
-            ready = desk.wait(0.0 if unread else min(left, LONGEST_SLEEP))
+            ready = poller.wait(0.0 if unread else min(left, LONGEST_SLEEP))
             if ready and not unread and not place.doubts:
                 place.unread = True
                 break
             if ready:
                 place.ring = nobody  # this thread is awake
-                place.doubts = not post.hear_standing(ready)
+                place.doubts = not thread.hear_solo(ready)
                 vain = vain + 1 if place.doubts else 0
                 place.ring = ring
                 if vain > IN_VAIN:
@@ -329,7 +329,7 @@ def slept(ask: Ask, place: ChangeWait, until: float) -> bool:
     except OSError as error:
         if error.errno != errno.EBADF:
             raise
-        post.robbed()
+        thread.robbed()
         return False
     finally:
         if cancel is not None:

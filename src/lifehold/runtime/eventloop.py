@@ -328,22 +328,22 @@ class EventLoopRuntime:
         return errand.result  # type: ignore[no-any-return]
 
     async def until(
-        self, call: Callable[[], T], bells: list[Callable[[], object]], over: Callable[[], bool]
+        self, call: Callable[[], T], waiting: list[Callable[[], object]], over: Callable[[], bool]
     ) -> T | None:
         """`call()` in a helper thread, which leaves nothing behind; None once `over()`.
 
-        That is asked at the beginning and when somebody rings one of `bells`.
+        That is asked at the beginning and when somebody calls one of `waiting`.
         """
         signal = Signal()
         errand = PoolCall(call, lambda _: None, signal.ring)
-        bells.append(signal.ring)
+        waiting.append(signal.ring)
         try:
             if over():
                 return None
             _begin(errand)
             await signal.wait(float("inf"))
         finally:
-            bells.remove(signal.ring)
+            waiting.remove(signal.ring)
         if not errand.done:
             return None
         if errand.error is not None:
@@ -453,7 +453,7 @@ class AsyncLostSignal(LostSignal):
         until = NEVER if timeout is None else clock.now() + timeout
         while True:
             signal = Signal()
-            self._bells.append(signal.ring)
+            self._waiting.append(signal.ring)
             try:
                 pause = self._pause()  # armed before the look, so that nothing is slept through
                 held = self._look()
@@ -462,7 +462,7 @@ class AsyncLostSignal(LostSignal):
                     return self.is_set()
                 await signal.wait(min(pause, left))
             finally:
-                self._bells.remove(signal.ring)
+                self._waiting.remove(signal.ring)
                 self._rest()
 
 

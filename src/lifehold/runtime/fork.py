@@ -41,11 +41,11 @@ def in_child(callback: Callable[[], None]) -> Callable[[], None]:
 def here() -> int:
     """The generation, looked after first."""
     if not page[0]:
-        awoke()
+        catch_up()
     return generation
 
 
-def awoke() -> None:
+def catch_up() -> None:
     """To be called where `page[0]` is false: C code has forked, and we are the child (L9).
 
     Before each use of the gate: a thread of the parent may have it. Signals are held back: a

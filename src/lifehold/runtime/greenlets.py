@@ -138,9 +138,9 @@ _asleep: set[GreenletWakeup] = set()
 @fork.in_child
 def _awake() -> None:
     """L9  What the copies of the parent's greenlets wait for never rings here."""
-    for bell in list(_asleep):
-        bell._mutex = native.RLock()  # a thread that is not here may have it
-        bell.ring()
+    for wakeup in list(_asleep):
+        wakeup._mutex = native.RLock()  # a thread that is not here may have it
+        wakeup.ring()
     _asleep.clear()
 
 
@@ -154,16 +154,16 @@ def _opened() -> tuple[int, ...]:
         return ()
 
 
-def in_thread(call: Callable[[], T], undo: Callable[[T], None], bell: Any) -> T:
+def in_thread(call: Callable[[], T], undo: Callable[[T], None], wakeup: Any) -> T:
     """`call()` in a real thread, while the other greenlets run. Its late result is undone (L6)."""
-    errand = PoolCall(call, undo, bell.ring)
+    errand = PoolCall(call, undo, wakeup.ring)
     try:
         native.start_new_thread(errand.run, ())
     except RuntimeError:
         return call()  # no thread to be had
     try:
         while not errand.done:
-            bell.wait(LONGEST)
+            wakeup.wait(LONGEST)
     except BaseException:
         errand.abandon()
         raise

@@ -30,8 +30,8 @@ class _TimerQueue:
 
     def __init__(self) -> None:
         self.mutex = native.RLock()  # reentrant: a signal handler may make an appointment too
-        self.bell = native.allocate_lock()
-        self.bell.acquire()
+        self.wakeup = native.allocate_lock()
+        self.wakeup.acquire()
         self.entries: list[tuple[float, int]] = []  # those of struck appointments too
         self.calls: dict[int, Callable[[], None]] = {}  # those that stand
         self.running = False
@@ -63,7 +63,7 @@ class _TimerQueue:
 
     def _ring(self) -> None:
         try:
-            self.bell.release()
+            self.wakeup.release()
         except RuntimeError:
             pass  # rung already
 
@@ -81,7 +81,7 @@ class _TimerQueue:
                         return
                     pause = self._pause(now)
             if due is None:
-                self.bell.acquire(timeout=pause)
+                self.wakeup.acquire(timeout=pause)
                 continue
             try:
                 due()

@@ -14,7 +14,7 @@ from _weakref import ref
 from ..core.deadline import NEVER
 from ..core.events import report
 from . import clock, fork
-from .blocking import bell_here
+from .blocking import wakeup_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ class LostSignal:
 
     __slots__ = (
         "__weakref__",
-        "_bells",
         "_callbacks",
         "_check",
         "_denied",
@@ -48,6 +47,7 @@ class LostSignal:
         "_looking",
         "_over",
         "_path",
+        "_waiting",
         "_watch",
         "reason",
     )
@@ -60,7 +60,7 @@ class LostSignal:
     ) -> None:
         self._check, self._path, self._far = check, path, far
         self._callbacks: list[Callable[[], object]] = []
-        self._bells: list[Callable[[], object]] = []  # of those who wait
+        self._waiting: list[Callable[[], object]] = []  # of those who wait
         self._watch: Any = None
         self._looking = -1  # the process (`fork.generation`) that looks in a thread apart
         self._denied = False  # what such a look said
@@ -80,8 +80,8 @@ class LostSignal:
             self._check()
             return self.is_set()
         until = NEVER if timeout is None else clock.now() + timeout
-        bell = bell_here()
-        self._bells.append(bell.ring)
+        wakeup = wakeup_here()
+        self._waiting.append(wakeup.ring)
         try:
             while True:
                 pause = self._pause()  # armed before the look, so that nothing is slept through
@@ -89,9 +89,9 @@ class LostSignal:
                 left = until - clock.now()
                 if self.is_set() or self._over or not held or left <= 0:
                     return self.is_set()
-                bell.wait(min(pause, left))
+                wakeup.wait(min(pause, left))
         finally:
-            self._bells.remove(bell.ring)
+            self._waiting.remove(wakeup.ring)
             self._rest()
 
     def _look(self) -> object:
@@ -114,7 +114,7 @@ class LostSignal:
         finally:
             self._looking = -1
         if self._denied:
-            for ring in self._bells.copy():
+            for ring in self._waiting.copy():
                 ring()
 
     def add_callback(self, callback: Callable[[], object]) -> None:
@@ -165,7 +165,7 @@ class LostSignal:
         watch, self._watch = self._watch, None
         if watch is not None:
             watch.close()
-        for ring in self._bells.copy():
+        for ring in self._waiting.copy():
             ring()
 
     # ---- the watch -------------------------------------------------------------------------------
@@ -188,12 +188,12 @@ class LostSignal:
 
     def _rest(self) -> None:
         """Watch no longer when nobody asks."""
-        if not self._bells and not self._callbacks:
+        if not self._waiting and not self._callbacks:
             self._watch_no_more()
 
     def _changed(self) -> None:
         """In the watching thread, which has more to do than to look: pass it on."""
-        for ring in self._bells.copy():
+        for ring in self._waiting.copy():
             ring()
         if self._callbacks:
             watch_thread.aside(self._check)

@@ -39,7 +39,7 @@ def here(label: str = "") -> Owner:
     """This process and thread, as the user it is now. `command` is masked (L11)."""
     global _here
     if not fork.page[0]:
-        fork.awoke()
+        fork.catch_up()
     key = get_ident(), label, _user()
     found = _records.get(key)
     if found is None:

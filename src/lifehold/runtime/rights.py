@@ -65,7 +65,7 @@ PR_GET_SECUREBITS, NO_SETUID_FIXUP = 27, 4
 
 
 @value
-class Actor:
+class UserRights:
     """Whose rights are borrowed. `gid`: of the files that are made."""
 
     uid: int
@@ -78,7 +78,7 @@ class Actor:
         return user_name(self.uid) or str(self.uid)
 
 
-def actor_for(path: str, found: os.stat_result) -> Actor | None:
+def actor_for(path: str, found: os.stat_result) -> UserRights | None:
     """Who is to remove what stands at `path`; None: this process as it is.
 
     `found`: its lstat(2). Raises SystemRefused, by name, where nobody can do it safely; OSError.
@@ -101,7 +101,7 @@ def actor_for(path: str, found: os.stat_result) -> Actor | None:
     return _actor(uid, folder.st_gid if as_group and folder.st_uid == 0 else None, found.st_gid)
 
 
-def writer_for(path: str) -> Actor | None:
+def writer_for(path: str) -> UserRights | None:
     """Who is to write the file at `path`, which need not be there; None: this process as it is.
 
     For a writer that follows no link and takes no file with a second name: then only the folder can
@@ -118,13 +118,13 @@ def writer_for(path: str) -> Actor | None:
     return _actor(others.pop(), None, os.stat(folder).st_gid)
 
 
-def _actor(uid: int, gid: int | None, default: int) -> Actor:
+def _actor(uid: int, gid: int | None, default: int) -> UserRights:
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
-        return Actor(uid, default if gid is None else gid, ())
+        return UserRights(uid, default if gid is None else gid, ())
     own = entry.pw_gid if gid is None else gid
-    return Actor(uid, own, tuple(os.getgrouplist(entry.pw_name, entry.pw_gid)))
+    return UserRights(uid, own, tuple(os.getgrouplist(entry.pw_name, entry.pw_gid)))
 
 
 def _refused(path: str, why: str) -> SystemRefused:
@@ -202,7 +202,7 @@ def _group_is_more(folder: str, seen: os.stat_result) -> bool:
 # ---- with their rights
 
 
-def act(actor: Actor | None, work: Callable[[], T]) -> T:
+def act(actor: UserRights | None, work: Callable[[], T]) -> T:
     """`work()` with the rights of `actor`, in a thread of its own. Raises what it raises.
 
     What it needs must be loaded: that user may not be able to read our modules. SystemRefused where
@@ -233,7 +233,7 @@ def act(actor: Actor | None, work: Callable[[], T]) -> T:
     return answer  # type: ignore[return-value]
 
 
-def _becoming(actor: Actor) -> Callable[[], None]:
+def _becoming(actor: UserRights) -> Callable[[], None]:
     """What gives the calling thread the rights of `actor`, with everything it needs loaded."""
     numbers = CALLS.get(os.uname().machine) if sys.platform == "linux" else None
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ..core.events import report
 from . import clock, fork, native
-from .watch_table import sleeper
+from .watch_table import best_sleeper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class SocketThread:
     def listen(self, speaker: SocketReader) -> None:
         with self.mutex:
             if not self.runs:
-                self.sleeper = sleeper(None, deaf=False)
+                self.sleeper = best_sleeper(None, deaf=False)
                 try:
                     native.start_new_thread(self._run, (self.sleeper,))
                 except RuntimeError:
@@ -51,26 +51,26 @@ class SocketThread:
                 self.runs = True
             self.known[speaker.fd] = speaker
             self.sleeper.add(speaker.fd)
-            self.sleeper.knock()
+            self.sleeper.wake()
 
     def forget(self, speaker: SocketReader) -> None:
         with self.mutex:
             if self.known.get(speaker.fd) is speaker:
                 del self.known[speaker.fd]
                 self.sleeper.drop(speaker.fd)
-                self.sleeper.knock()
+                self.sleeper.wake()
 
-    def _run(self, bell: Any) -> None:
+    def _run(self, wakeup: Any) -> None:
         while True:
             with self.mutex:
                 if not self.known:
                     self.runs = False
-                    bell.close()
+                    wakeup.close()
                     return
             try:
-                ready = bell.wait(LONGEST if bell.polls else NOW_AND_THEN)
+                ready = wakeup.wait(LONGEST if wakeup.polls else NOW_AND_THEN)
                 with self.mutex:
-                    numbers = ready if bell.polls else list(self.known)
+                    numbers = ready if wakeup.polls else list(self.known)
                     heard = [self.known[fd] for fd in numbers if fd in self.known]
                 for speaker in heard:
                     speaker.hear()

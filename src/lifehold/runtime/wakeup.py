@@ -1,8 +1,8 @@
 """How a waiter in another process is woken: by a line in a pipe of its own.
 
 Promise: who is called is woken within microseconds, and nobody else. A process that waits has one
-named pipe in a folder of such while it does, and a thread that reads it; a bell is the pipe's name
-and the waiter's mark. The kernel is the witness of its life: a pipe that nobody reads
+named pipe in a folder of such while it does, and a thread that reads it. An address is the name
+of the pipe and the waiter's mark. The kernel is the witness of its life: a pipe that nobody reads
 is a dead process's, in whatever PID namespace it was (L2: the folder is one kernel's).
 
 A call can be lost: the caller dies between its step and the call, or the folder was swept. The
@@ -55,7 +55,7 @@ class PipeWakeups:
     # ---- waiting
 
     def listen(self, mark: str, ring: Callable[[], object]) -> str:
-        """The bell by which others call this waiter; "" where there can be none."""
+        """The address by which others call this waiter; "" where there can be none."""
         with self._mutex:
             self.rings[mark] = ring
             try:
@@ -114,10 +114,10 @@ class PipeWakeups:
         """The thread."""
         _signal = fork.lazily("_signal")
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
-        door = native.real(select, "poll")()
-        door.register(fd, POLLIN)
+        poller = native.real(select, "poll")()
+        poller.register(fd, POLLIN)
         while self._fd == fd:
-            if door.poll(LINGER):
+            if poller.poll(LINGER):
                 try:
                     text = native.read(fd, 4096)
                 except BlockingIOError:
@@ -144,22 +144,22 @@ class PipeWakeups:
 
     # ---- calling
 
-    def call(self, bell: str) -> bool | None:
-        """Wake a waiter. False: it is proven dead; None: it has no bell that we can reach."""
-        pipe, _, mark = bell.partition(":")
+    def call(self, address: str) -> bool | None:
+        """Wake a waiter. False: it is proven dead; None: it has no address that we can reach."""
+        pipe, _, mark = address.partition(":")
         if self.tell(mark):
             return True
         if pipe == self._pipe:
             return False  # one of ours, who has gone
         return self._reach(pipe, mark.encode("ascii", "replace") + b"\n")
 
-    def ours(self, bell: str) -> bool:
+    def ours(self, address: str) -> bool:
         """Whether it is of a waiter of this process."""
-        return self._pipe != "" and bell.startswith(f"{self._pipe}:")
+        return self._pipe != "" and address.startswith(f"{self._pipe}:")
 
-    def dead(self, bell: str) -> bool:
+    def dead(self, address: str) -> bool:
         """Whether this waiter is proven gone: its process is, or it is one of ours and has left."""
-        pipe, _, mark = bell.partition(":")
+        pipe, _, mark = address.partition(":")
         if mark in self.rings:
             return False
         return pipe == self._pipe != "" or self._reach(pipe, b"") is False

@@ -21,7 +21,7 @@ else:
     kqueue = fork.later("lifehold.runtime.kqueue", globals())
 
 
-def make_ears() -> Any:
+def make_notifier() -> Any:
     """An instance of what this system has. Raises OSError."""
     system: str = sys.platform  # a variable: type checkers would follow one system only
     if system == "linux":
@@ -126,7 +126,7 @@ def parted(path: str) -> tuple[str, bytes]:
 
 
 # ------------------------------------------------------------------------------------------------
-# How the thread of runtime/watch_thread.py sleeps: until a descriptor is ready or somebody knocks.
+# How the thread of runtime/watch_thread.py sleeps: until a descriptor is ready, or woken.
 
 
 poll = native.real(select, "poll")  # that of gevent makes a hub for each thread of ours
@@ -154,7 +154,7 @@ def gone(fd: int) -> OSError:
 
 
 class Poller:
-    """poll(2) over any number of descriptors, one of them to be knocked on. Raises OSError."""
+    """poll(2) over any number of descriptors, one of them its own. Raises OSError."""
 
     polls = True
 
@@ -175,7 +175,7 @@ class Poller:
         return tuple({self.fd, self._other})
 
     def add(self, fd: int) -> None:
-        """Wake for this one too, from the next sleep on: knock."""
+        """Wake for this one too, from the next sleep on: call `wake`."""
         self._poll.register(fd, select.POLLIN)
 
     def drop(self, fd: int) -> None:
@@ -185,13 +185,13 @@ class Poller:
         except KeyError:
             pass
 
-    def knock(self) -> None:
+    def wake(self) -> None:
         """End the sleep, the next one if nobody sleeps. Never waits."""
         try:
             if self._is_ours():  # else the thread finds that out by itself
                 native.write(self._other, b"\1\0\0\0\0\0\0\0")
         except OSError:
-            pass  # knocked on often enough, or closed just now
+            pass  # woken often enough, or closed just now
 
     def _is_ours(self) -> bool:
         return self.fd != self._other or is_ours(self.fd, "eventfd")  # a pipe is not told apart
@@ -222,22 +222,22 @@ class LockPoller:
     fds: tuple[int, ...] = ()
 
     def __init__(self) -> None:
-        self._bell = native.allocate_lock()
-        self._bell.acquire()
+        self._lock = native.allocate_lock()
+        self._lock.acquire()
 
     def add(self, fd: int) -> None:
         """What has no event is looked at now and then: nothing to add."""
 
     drop = add
 
-    def knock(self) -> None:
+    def wake(self) -> None:
         try:
-            self._bell.release()
+            self._lock.release()
         except RuntimeError:
-            pass  # knocked already
+            pass  # woken already
 
     def wait(self, seconds: float) -> list[int]:
-        self._bell.acquire(timeout=max(0.0, seconds))
+        self._lock.acquire(timeout=max(0.0, seconds))
         return []
 
     def close(self) -> None:
@@ -247,7 +247,7 @@ class LockPoller:
 Sleeper = Poller | LockPoller
 
 
-def sleeper(old: Sleeper | None, *, deaf: bool) -> Sleeper:
+def best_sleeper(old: Sleeper | None, *, deaf: bool) -> Sleeper:
     """The best one to be had; `old` when that is no better."""
     if poll is not None and not deaf:
         try:

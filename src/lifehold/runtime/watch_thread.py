@@ -27,11 +27,11 @@ from .watch_table import (
     SWEEP,
     Poller,
     WatchedFolder,
+    best_sleeper,
     is_ours,
-    make_ears,
+    make_notifier,
     parted,
     ready,
-    sleeper,
 )
 
 TYPE_CHECKING = False
@@ -63,14 +63,14 @@ class PathWatch:
     whether writes count.
     """
 
-    __slots__ = ("_generation", "_post", "closed", "content", "path", "ring")
+    __slots__ = ("_generation", "_thread", "closed", "content", "path", "ring")
 
     def __init__(
         self, path: str, ring: Callable[[], object], *, blind: bool = False, content: bool = True
     ) -> None:
         self.path, self.ring, self.content, self.closed = path, ring, content, False
         self._generation = fork.generation
-        self._post = far if blind else near
+        self._thread = far if blind else near
 
     def start(self) -> None:
         """From its return on nothing is missed. Raises RuntimeError: no thread to be had.
@@ -78,12 +78,12 @@ class PathWatch:
         Safe to repeat; nothing comes of it once it is closed.
         """
         if self._generation == fork.here():
-            self._post.add(self)
+            self._thread.add(self)
 
     def close(self) -> None:
         """Ring no more, but for a call that is under way in the other thread. Safe to repeat."""
         if self._generation == fork.here():
-            self._post.remove(self)
+            self._thread.remove(self)
 
     def tell(self) -> None:
         """Ring."""
@@ -93,27 +93,27 @@ class PathWatch:
 class ProcessWatch:
     """`ring()` once when a process of our PID namespace has ended; at once if there is none."""
 
-    __slots__ = ("_generation", "_post", "number", "pid", "ring")
+    __slots__ = ("_generation", "_thread", "number", "pid", "ring")
 
     def __init__(self, pid: int, ring: Callable[[], object]) -> None:
         self.pid, self.ring = pid, ring
         self.number: int | None = None  # its pidfd
         self._generation = fork.generation
-        self._post = near
+        self._thread = near
 
     def start(self) -> None:
         """From its return on the end is not missed. Raises RuntimeError: no thread to be had."""
         if self._generation != fork.here():
             return
         try:
-            self._post.follow(self)
+            self._thread.follow(self)
         except ProcessLookupError:
             self.tell()
 
     def close(self) -> None:
         """Ring no more. Safe to repeat."""
         if self._generation == fork.here():
-            self._post.unfollow(self)
+            self._thread.unfollow(self)
 
     def tell(self) -> None:
         """Ring."""
@@ -168,7 +168,7 @@ def say(why: str) -> None:
 class WatchThread:
     """All watches of one process, and the thread that serves them.
 
-    `deaf`: of paths that no event can reach, told by looks alone. `standing`: the watch of the
+    `deaf`: of paths that no event can reach, told by looks alone. `solo`: the watch of the
     waiter that hears for itself, None: the thread hears.
     """
 
@@ -181,13 +181,13 @@ class WatchThread:
         # By pidfd, or by number (below -1) of a kqueue.
         self.processes: dict[int, dict[ProcessWatch, None]] = {}
         self.unseen: dict[ProcessWatch, None] = {}  # told for nothing, now and then
-        self.ears: Any = None  # the instance of inotify or kqueue
+        self.notifier: Any = None  # the instance of inotify or kqueue
         self.sleeper: Sleeper | None = None
         self.try_at = 0.0  # before it no instance is asked for again
         self.why = ""  # there are no events, if so
-        self.standing: PathWatch | None = None
+        self.solo: PathWatch | None = None
         self.place: tuple[WatchedFolder, bytes] | None = None  # of that watch
-        self.desk: Poller | None = None  # what that waiter sleeps on
+        self.poller: Poller | None = None  # what that waiter sleeps on
         self.left_out = False  # whether the thread has not been told that it hears again
         self.due = 0.0  # the instant of the thread's next look
         self.over = self.running = False
@@ -208,19 +208,19 @@ class WatchThread:
         folder.content = folder.content or watch.content
         if self.listen(folder) and folder.due < NEVER:  # it has been another for the others too
             folder.alarm, folder.due = True, 0.0
-        self.fasten(folder, name)
+        self.watch_file(folder, name)
         first = SWEEP if folder.told(watch.content) else FIRST
         folder.due = min(folder.due, clock.now() + first)
-        if self.standing is not watch:
-            self.step_down(tell=True)
+        if self.solo is not watch:
+            self.end_solo(tell=True)
         return folder
 
     def remove(self, watch: PathWatch) -> None:
         """Watch it no more. Safe to repeat."""
         path, name = parted(watch.path)
         with fork.gate:
-            if watch is self.standing:
-                self.remove_standing(watch)
+            if watch is self.solo:
+                self.remove_solo(watch)
                 return
             watch.closed = True
             folder = self.folders.get(path)
@@ -231,20 +231,20 @@ class WatchThread:
             if not mine:
                 folder.names.pop(name, None)
                 folder.seen.pop(name, None)
-                self.loosen(folder, name)
+                self.unwatch_file(folder, name)
             if not folder.names:
                 self.folders.pop(path, None)
                 self.forget(folder)
 
     def listen(self, folder: WatchedFolder) -> bool:
         """Have the kernel tell of the folder that its path leads to. Whether that is another."""
-        ears, number = self.hearing(), None
-        if ears is not None:
+        notifier, number = self.hearing(), None
+        if notifier is not None:
             try:
-                number = ears.add(folder.path, folder.content)
+                number = notifier.add(folder.path, folder.content)
             except OSError as error:
                 self.why = str(error)
-        folder.heard = ears is not None and ears.sees_content
+        folder.heard = notifier is not None and notifier.sees_content
         if number == folder.number:
             return False
         self.forget(folder)
@@ -256,61 +256,61 @@ class WatchThread:
     def forget(self, folder: WatchedFolder) -> None:
         """No more events for this path of a folder."""
         for name in list(folder.files):
-            self.loosen(folder, name)
+            self.unwatch_file(folder, name)
         number, folder.number = folder.number, None
         if number is not None:
             self.numbers.get(number, {}).pop(folder, None)
-            self.dismiss(number)
+            self.drop_number(number)
 
-    def dismiss(self, number: int) -> None:
+    def drop_number(self, number: int) -> None:
         """No more events of this number if nobody waits for them."""
         for table in (self.numbers, self.files):
             if not table.get(number, True):
                 table.pop(number, None)
-                if number not in self.numbers and number not in self.files and self.ears:
-                    self.ears.remove(number)
+                if number not in self.numbers and number not in self.files and self.notifier:
+                    self.notifier.remove(number)
 
     # ---- files, told of by whichever of their names they are written
 
-    def fasten(self, folder: WatchedFolder, name: bytes) -> bool:
+    def watch_file(self, folder: WatchedFolder, name: bytes) -> bool:
         """Have the kernel tell of the file that a name leads to. Whether that is another."""
         number = None
-        if name and folder.number is not None and folder.content and self.ears.sees_content:
+        if name and folder.number is not None and folder.content and self.notifier.sees_content:
             try:
-                number = self.ears.add_file(os.path.join(folder.path, os.fsdecode(name)))
+                number = self.notifier.add_file(os.path.join(folder.path, os.fsdecode(name)))
             except FileNotFoundError:
                 pass  # that it comes is told by its folder
             except OSError as error:  # not readable, no watch left: it is looked at
                 folder.heard, self.why = False, str(error)
         if number == folder.files.get(name):
             return False
-        self.loosen(folder, name)
+        self.unwatch_file(folder, name)
         if number is not None:
             folder.files[name] = number
             self.files.setdefault(number, {})[folder, name] = None
         return True
 
-    def loosen(self, folder: WatchedFolder, name: bytes) -> None:
+    def unwatch_file(self, folder: WatchedFolder, name: bytes) -> None:
         """No more events of the file that a name led to."""
         number = folder.files.pop(name, None)
         if number is not None:
             self.files.get(number, {}).pop((folder, name), None)
-            self.dismiss(number)
+            self.drop_number(number)
 
     # ---- processes
 
-    def attend(self, watch: ProcessWatch) -> None:
+    def note_process(self, watch: ProcessWatch) -> None:
         """Note who waits for the end of a process. Raises ProcessLookupError when it has ended."""
-        number = self.door_of(watch.pid)
+        number = self.pidfd_of(watch.pid)
         if number is None:
             self.unseen[watch] = None
             return
         watch.number = number
         self.processes.setdefault(number, {})[watch] = None
         if number >= 0:
-            bell = self.bell()
-            bell.add(number)
-            bell.knock()
+            sleeper = self.own_sleeper()
+            sleeper.add(number)
+            sleeper.wake()
 
     def unfollow(self, watch: ProcessWatch) -> None:
         """Watch it no more. Safe to repeat."""
@@ -327,14 +327,14 @@ class WatchThread:
                 if is_ours(number, "pidfd"):
                     os.close(number)
 
-    def door_of(self, pid: int) -> int | None:
+    def pidfd_of(self, pid: int) -> int | None:
         """What becomes ready when a process ends; None where nothing does."""
         try:
             if hasattr(os, "pidfd_open"):
-                return fork.descriptor(os.pidfd_open, pid) if self.bell().polls else None
-            ears = self.hearing()
-            if hasattr(ears, "follow"):
-                return int(ears.follow(pid))
+                return fork.descriptor(os.pidfd_open, pid) if self.own_sleeper().polls else None
+            notifier = self.hearing()
+            if hasattr(notifier, "follow"):
+                return int(notifier.follow(pid))
         except ProcessLookupError:
             raise
         except OSError as error:  # EMFILE, ENOSYS
@@ -343,47 +343,47 @@ class WatchThread:
 
     # ---- the kernel
 
-    def bell(self) -> Sleeper:
+    def own_sleeper(self) -> Sleeper:
         """What the thread sleeps on; a better one when there is one by now."""
         old = self.sleeper
         if old is None or (not old.polls and clock.now() >= self.try_at):
-            new = self.sleeper = sleeper(old, deaf=self.deaf)
+            new = self.sleeper = best_sleeper(old, deaf=self.deaf)
             if new is not old:
                 for fd in self.fds():
                     new.add(fd)
                 if old is not None:
-                    old.knock()
+                    old.wake()
             return new
         return old
 
     def fds(self) -> list[int]:
-        """What wakes the thread, its own bell aside."""
-        ears = [] if self.ears is None else [self.ears.fd]
-        return ears + [number for number in self.processes if number >= 0]
+        """What wakes the thread, its own sleeper aside."""
+        notifier = [] if self.notifier is None else [self.notifier.fd]
+        return notifier + [number for number in self.processes if number >= 0]
 
     def hearing(self) -> Any:
         """The instance, made when it is first needed; None while there is none to be had."""
-        if self.ears is None and not self.deaf and clock.now() >= self.try_at:
-            bell = self.bell()
+        if self.notifier is None and not self.deaf and clock.now() >= self.try_at:
+            sleeper = self.own_sleeper()
             try:
-                if bell.polls:
-                    self.ears = make_ears()
-                    bell.add(self.ears.fd)
-                    bell.knock()
+                if sleeper.polls:
+                    self.notifier = make_notifier()
+                    sleeper.add(self.notifier.fd)
+                    sleeper.wake()
             except (OSError, ImportError) as error:
                 self.why = str(error)
-            if self.ears is None:
+            if self.notifier is None:
                 self.try_at = clock.now() + SWEEP
-        return self.ears
+        return self.notifier
 
-    def hear(self, doors: list[int], told: Told) -> int:
+    def hear(self, readable: list[int], told: Told) -> int:
         """Note who is to be told of what has happened; how much that was."""
-        for fd in doors:
+        for fd in readable:
             if fd in self.processes:
                 self.gone(fd, told)
-        if self.ears is None or self.ears.fd not in doors:
+        if self.notifier is None or self.notifier.fd not in readable:
             return 0
-        heard = self.ears.read()
+        heard = self.notifier.read()
         for number, name in heard:
             if number < -1:
                 self.gone(number, told)
@@ -395,7 +395,7 @@ class WatchThread:
                     folder.alarm, folder.due = True, 0.0
                 elif name:
                     if name in folder.names:
-                        self.fasten(folder, name)  # first, so that nothing is missed of it
+                        self.watch_file(folder, name)  # first, so that nothing is missed of it
                         told.update(dict.fromkeys(folder.names[name]))
                     told.update(dict.fromkeys(folder.names.get(b"", ())))
             for folder, alias in list(self.files.get(number, ())) if name == b"" else ():
@@ -413,10 +413,10 @@ class WatchThread:
             told[watch] = None
             self.unfollow(watch)
 
-    def drop_ears(self) -> None:
+    def drop_notifier(self) -> None:
         """Other code has closed our descriptors: begin anew, and tell all."""
-        self.step_down(tell=False)
-        self.ears = self.sleeper = None
+        self.end_solo(tell=False)
+        self.notifier = self.sleeper = None
         self.numbers.clear()
         self.files.clear()
         for watches in self.processes.values():
@@ -430,13 +430,13 @@ class WatchThread:
 
     def give_back(self) -> None:
         """Nobody watches: no descriptor is kept."""
-        self.step_down(tell=False)
+        self.end_solo(tell=False)
         self.folders.clear()
         self.numbers.clear()
         self.files.clear()
-        ears, self.ears, bell, self.sleeper = self.ears, None, self.sleeper, None
-        desk, self.desk = self.desk, None
-        for each in (bell, ears, desk):
+        notifier, self.notifier, sleeper, self.sleeper = self.notifier, None, self.sleeper, None
+        poller, self.poller = self.poller, None
+        for each in (sleeper, notifier, poller):
             if each is not None:
                 each.close()
 
@@ -447,9 +447,9 @@ class WatchThread:
 
     # ---- one waiter that hears for itself
 
-    def remove_standing(self, watch: PathWatch) -> None:
+    def remove_solo(self, watch: PathWatch) -> None:
         """The same of the one that stands. Under the gate."""
-        self.step_down(tell=False)
+        self.end_solo(tell=False)
         watch.closed = True
         if self.place is not None:  # the kernel's watches are the thread's to end
             folder, name = self.place
@@ -459,32 +459,38 @@ class WatchThread:
                 folder.names.pop(name, None)
                 folder.seen.pop(name, None)
 
-    def stand(self, watch: PathWatch) -> Poller | None:
+    def begin_solo(self, watch: PathWatch) -> Poller | None:
         """What to sleep on for who watches alone; None: another hears for him."""
         with fork.gate:
-            if self.standing is watch and self.place:
+            if self.solo is watch and self.place:
                 if self.place[0].number is not None:
-                    return self.desk
-                self.step_down(tell=True)  # the folder is not there: the thread looks for it
+                    return self.poller
+                self.end_solo(tell=True)  # the folder is not there: the thread looks for it
                 return None
             path, name = parted(watch.path)
-            folder, bell, ears = self.folders.get(path), self.sleeper, self.ears
-            if folder is None or bell is None or ears is None or not bell.polls or self.deaf:
+            folder, sleeper, notifier = self.folders.get(path), self.sleeper, self.notifier
+            if (
+                folder is None
+                or sleeper is None
+                or notifier is None
+                or not sleeper.polls
+                or self.deaf
+            ):
                 return None
             if folder.number is None or not self.is_alone(watch):
                 return None
             try:
-                desk = self.desk = self.desk or Poller()
+                poller = self.poller = self.poller or Poller()
             except OSError:
                 return None
-            desk.add(ears.fd)
-            self.place, self.standing = (folder, name), watch
-            bell.drop(ears.fd)
-            bell.knock()
-            if self.standing is watch and self.is_alone(watch):
-                return desk
-            self.standing = watch  # a signal handler has begun to watch, in between
-            self.step_down(tell=True)
+            poller.add(notifier.fd)
+            self.place, self.solo = (folder, name), watch
+            sleeper.drop(notifier.fd)
+            sleeper.wake()
+            if self.solo is watch and self.is_alone(watch):
+                return poller
+            self.solo = watch  # a signal handler has begun to watch, in between
+            self.end_solo(tell=True)
             return None
 
     def is_alone(self, watch: PathWatch) -> bool:
@@ -494,21 +500,21 @@ class WatchThread:
         ]
         return [each for mine in names for each in list(mine)] == [watch]
 
-    def step_down(self, *, tell: bool) -> None:
+    def end_solo(self, *, tell: bool) -> None:
         """The thread hears again. Under the gate. `tell`: now, else when somebody watches."""
-        ears, bell, desk = self.ears, self.sleeper, self.desk
-        if self.standing is None:
+        notifier, sleeper, poller = self.notifier, self.sleeper, self.poller
+        if self.solo is None:
             return
-        if ears is not None and bell is not None:
-            bell.add(ears.fd)  # first: a signal handler may come in between, and wait
+        if notifier is not None and sleeper is not None:
+            sleeper.add(notifier.fd)  # first: a signal handler may come in between, and wait
             self.left_out = not tell
-        self.standing = None
-        if ears is not None and desk is not None:
-            desk.drop(ears.fd)
-        if tell and bell is not None:
-            bell.knock()
+        self.solo = None
+        if notifier is not None and poller is not None:
+            poller.drop(notifier.fd)
+        if tell and sleeper is not None:
+            sleeper.wake()
 
-    def hear_standing(self, ready: list[int]) -> bool:
+    def hear_solo(self, ready: list[int]) -> bool:
         """Tell whom it concerns what has happened. Whether it concerned anybody."""
         told: Told = {}
         try:
@@ -517,7 +523,7 @@ class WatchThread:
                 due = self.next_look(clock.now())
                 if due < self.due and self.sleeper is not None:
                     self.due = due
-                    self.sleeper.knock()
+                    self.sleeper.wake()
         finally:
             for watch in told:
                 watch.tell()
@@ -526,11 +532,11 @@ class WatchThread:
     def robbed(self) -> None:
         """Other code has closed a descriptor of ours: the thread finds out which, and mends it."""
         with fork.gate:
-            self.desk = None
-            self.step_down(tell=False)
+            self.poller = None
+            self.end_solo(tell=False)
             self.due = 0.0
             if self.sleeper is not None:
-                self.sleeper.knock()
+                self.sleeper.wake()
 
     # ---- in the caller's thread
 
@@ -548,28 +554,28 @@ class WatchThread:
     def follow(self, watch: ProcessWatch) -> None:
         """Watch a process. Raises ProcessLookupError when it has ended, RuntimeError as `add`."""
         with fork.gate:
-            self.attend(watch)
+            self.note_process(watch)
             self.start(clock.now() + SWEEP / 4)
 
     def start(self, due: float) -> None:
         """See to it that the thread runs, and is awake at that instant."""
         if self.over:
             raise RuntimeError("the interpreter is shutting down")
-        bell = self.bell()
+        sleeper = self.own_sleeper()
         if not self.running:
             self.due = due
             native.start_new_thread(self.keep, ())
             self.running = True
         elif due < self.due or self.left_out:
             self.due, self.left_out = min(due, self.due), False
-            bell.knock()
+            sleeper.wake()
 
     def stop(self) -> None:
         """At interpreter exit: a thread that died with the gate in hand would hang the rest."""
         self.over = True
-        bell = self.sleeper
-        if bell is not None and self.running:
-            bell.knock()
+        sleeper = self.sleeper
+        if sleeper is not None and self.running:
+            sleeper.wake()
             if self.at_work.acquire(timeout=LAST_WORD):
                 self.at_work.release()
 
@@ -602,8 +608,8 @@ class WatchThread:
     def one_round(self) -> None:
         began, heard = clock.now(), 0
         told: Told = {}
-        bell = self.sleeper
-        ready = [] if bell is None else bell.wait(min(self.due - began, SWEEP))
+        sleeper = self.sleeper
+        ready = [] if sleeper is None else sleeper.wait(min(self.due - began, SWEEP))
         if self.over:
             return
         try:
@@ -628,9 +634,9 @@ class WatchThread:
         """Look at every folder that is due; find the instant of the next look."""
         now = clock.now()
         with fork.gate:
-            if self.ears is not None and not is_ours(self.ears.fd):
-                self.drop_ears()
-                self.bell()
+            if self.notifier is not None and not is_ours(self.notifier.fd):
+                self.drop_notifier()
+                self.own_sleeper()
             due = [folder for folder in self.folders.values() if folder.due <= now]
             told.update(dict.fromkeys(self.unseen))
         for folder in due:
@@ -649,11 +655,11 @@ class WatchThread:
                 self.forget(folder)
                 return
             for name in folder.files.keys() - folder.names.keys():  # of who heard for himself
-                self.loosen(folder, name)
+                self.unwatch_file(folder, name)
             alarm, folder.alarm = folder.alarm, False
             alarm = self.listen(folder) or alarm
             for name in list(folder.names):
-                alarm = self.fasten(folder, name) or alarm
+                alarm = self.watch_file(folder, name) or alarm
             folder.due = clock.now() + SWEEP  # an alarm, or who begins to wait, may set it earlier
         changed = folder.changed()
         with fork.gate:
@@ -667,8 +673,8 @@ class WatchThread:
         """Go on after an error. Descriptors that other code has closed are opened anew."""
         if isinstance(error, OSError) and error.errno == errno.EBADF:
             with fork.gate:
-                self.drop_ears()
-                self.bell()
+                self.drop_notifier()
+                self.own_sleeper()
                 self.due = 0.0
         else:
             report(error)
@@ -713,7 +719,7 @@ def _forget() -> None:
     global near, far
     for parent in (near, far):
         copies = {*parent.fds()}
-        for each in (parent.sleeper, parent.ears, parent.desk):
+        for each in (parent.sleeper, parent.notifier, parent.poller):
             copies.update(() if each is None else each.fds)
         for fd in copies:
             try:

@@ -20,7 +20,7 @@ from ..runtime.blocking import finish
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .seat import Program, Seat
+    from .actor import Actor, Program
 
 PATH = "/lock"
 
@@ -44,28 +44,28 @@ def lock_client(
     """
     shared = not options.get("exclusive", True)
 
-    def program(seat: Seat) -> set[int]:
-        table = Descriptors(seat.files)
-        lock = kind(path, seat.runtime, table=table, **options)
+    def program(actor: Actor) -> set[int]:
+        table = Descriptors(actor.files)
+        lock = kind(path, actor.runtime, table=table, **options)
         lock.inspect = lock.waiters = nobody  # told to people, and nothing is decided by them
         for _ in range(rounds):
-            grant = one_round(lock, seat)
+            grant = one_round(lock, actor)
             if not isinstance(grant, Grant):
                 continue
-            seat.enter(grant.token, shared=shared)
+            actor.enter(grant.token, shared=shared)
             if check:
                 lock.check(grant)
-            seat.leave()
+            actor.leave()
             lock.drop(grant)
         return {slot.fd for slot in table.idle.values()}
 
-    def one_round(lock: Any, seat: Seat) -> Grant | Held | Unknown:
+    def one_round(lock: Any, actor: Actor) -> Grant | Held | Unknown:
         answer: Grant | Held | Unknown = lock.attempt()
         if not isinstance(answer, Held) or wait == 0:
             return answer
-        until = NEVER if wait is None else seat.runtime.now() + wait
+        until = NEVER if wait is None else actor.runtime.now() + wait
         ask = Ask(path, until, Cancel() if cancel else None)
-        return finish(acquire(lock, seat.runtime, ask, answer))
+        return finish(acquire(lock, actor.runtime, ask, answer))
 
     return program
 
@@ -80,15 +80,15 @@ def unlinking_tool(*, path: str = PATH, checks: bool, rounds: int = 1) -> Progra
     `checks`: whether it looks after the flock if the path still leads to its file.
     """
 
-    def program(seat: Seat) -> None:
-        files = seat.files
+    def program(actor: Actor) -> None:
+        files = actor.files
         for _ in range(rounds):
             fd = files.open(path, READ_WRITE | os.O_CREAT, 0o644)
             try:
                 files.flock(fd, LOCK_EX | LOCK_NB)
-                if not checks or leads_to(seat, path, fd):
-                    seat.enter()
-                    seat.leave()
+                if not checks or leads_to(actor, path, fd):
+                    actor.enter()
+                    actor.leave()
                     files.unlink(path)
             except (BlockingIOError, FileNotFoundError):
                 pass
@@ -97,13 +97,13 @@ def unlinking_tool(*, path: str = PATH, checks: bool, rounds: int = 1) -> Progra
     return program
 
 
-def leads_to(seat: Seat, path: str, fd: int) -> bool:
+def leads_to(actor: Actor, path: str, fd: int) -> bool:
     """Whether the path leads to an open file."""
     try:
-        found = seat.files.lstat(
+        found = actor.files.lstat(
             path
         )  # a variable, since the explorer does not see half an expression
-        mine = seat.files.fstat(fd)
+        mine = actor.files.fstat(fd)
     except FileNotFoundError:
         return False
     return bool(found.st_ino == mine.st_ino)
@@ -112,14 +112,14 @@ def leads_to(seat: Seat, path: str, fd: int) -> bool:
 def flocking_tool(*, path: str = PATH, rounds: int = 1) -> Program:
     """A peer like flock(1): it never removes the file and never looks at the path again."""
 
-    def program(seat: Seat) -> None:
-        files = seat.files
+    def program(actor: Actor) -> None:
+        files = actor.files
         for _ in range(rounds):
             fd = files.open(path, READ_WRITE | os.O_CREAT, 0o644)
             try:
                 files.flock(fd, LOCK_EX | LOCK_NB)
-                seat.enter()
-                seat.leave()
+                actor.enter()
+                actor.leave()
             except BlockingIOError:
                 pass
             files.close(fd)
@@ -130,9 +130,9 @@ def flocking_tool(*, path: str = PATH, rounds: int = 1) -> Program:
 def emptier(*, path: str = PATH) -> Program:
     """Somebody who empties the lock file, held or not: `: > FILE`."""
 
-    def program(seat: Seat) -> None:
+    def program(actor: Actor) -> None:
         try:
-            seat.files.truncate(path, 0)
+            actor.files.truncate(path, 0)
         except FileNotFoundError:
             pass
 
@@ -142,9 +142,9 @@ def emptier(*, path: str = PATH) -> Program:
 def remover(*, path: str = PATH) -> Program:
     """Somebody who removes the lock file, held or not: `rm`."""
 
-    def program(seat: Seat) -> None:
+    def program(actor: Actor) -> None:
         try:
-            seat.files.unlink(path)
+            actor.files.unlink(path)
         except FileNotFoundError:
             pass
 

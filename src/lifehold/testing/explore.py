@@ -30,9 +30,9 @@ from typing import Any
 
 from ..core.value import value
 from ..runtime import clock
+from .actor import RUNS, Actor, Call, Effects, LocalStates, Program, repeatable
 from .model import FOREIGN, MIXED, MUTEX, OURS, TOKEN, Model, NetworkModel
 from .report import PlayedSchedule, Report, Violation, called, shown
-from .seat import RUNS, Call, Effects, LocalStates, Program, Seat, repeatable
 from .world import World
 
 TYPE_CHECKING = False
@@ -48,13 +48,13 @@ __all__ = [
     "STUCK",
     "TOKEN",
     "WEDGED",
+    "Actor",
     "Client",
     "Exploration",
     "Model",
     "NetworkModel",
     "PlayedSchedule",
     "Report",
-    "Seat",
     "World",
     "explore",
 ]
@@ -62,7 +62,7 @@ __all__ = [
 
 @value
 class Client:
-    """One party. `program(seat)` is run again and again: it must depend on its seat alone.
+    """One party. `program(actor)` is run again and again: it must depend on its actor alone.
 
     It returns the descriptors that it keeps on purpose. `party`: "ours", or any other word for a
     modelled peer, whose own defects are reported under names of their own. `crashes`: whether it
@@ -122,11 +122,11 @@ class Exploration:
         self._events: dict[int, tuple[tuple[str, int], ...]] = {}
         self._ended: dict[tuple[int, int], int] = {}
         self.newcomer = clients[0] if newcomer is None else newcomer
-        seats = [*clients, self.newcomer] if isinstance(self.newcomer, Client) else list(clients)
+        actors = [*clients, self.newcomer] if isinstance(self.newcomer, Client) else list(clients)
         with repeatable():
             self.locals = [
                 LocalStates(client.program, me, client.party, client.nonces, merge=merge)
-                for me, client in enumerate(seats, 1)
+                for me, client in enumerate(actors, 1)
             ]
         self.first = self.number(first)
 
@@ -139,59 +139,59 @@ class Exploration:
             self.worlds.append(world)
         return number
 
-    def runs(self, seat: int, local: int) -> bool:
+    def runs(self, actor: int, local: int) -> bool:
         """Whether a client still has steps to make."""
-        return local != CRASHED and self.locals[seat].states[local].status == RUNS
+        return local != CRASHED and self.locals[actor].states[local].status == RUNS
 
     def is_end(self, state: State) -> bool:
         """Whether all have ended."""
-        return not any(self.runs(seat, local) for seat, local in enumerate(state[1]))
+        return not any(self.runs(actor, local) for actor, local in enumerate(state[1]))
 
-    def moves(self, world: int, seat: int, local: int) -> tuple[Move, ...]:
+    def moves(self, world: int, actor: int, local: int) -> tuple[Move, ...]:
         """Every way in which the next step of a client may turn out; none: it is blocked."""
-        found = self._moves.get((world, seat, local))
+        found = self._moves.get((world, actor, local))
         if found is None:
             move = Move(world, local, ())
-            found = self._moves[world, seat, local] = tuple(self._step(move, seat))
+            found = self._moves[world, actor, local] = tuple(self._step(move, actor))
         return found
 
-    def _step(self, before: Move, seat: int) -> Iterator[Move]:
-        call = self.locals[seat].states[before.local].call
-        for answer, world in self.model.outcomes(self.worlds[before.world], seat + 1, call):
-            local, effects = self.locals[seat].next(before.local, answer)
+    def _step(self, before: Move, actor: int) -> Iterator[Move]:
+        call = self.locals[actor].states[before.local].call
+        for answer, world in self.model.outcomes(self.worlds[before.world], actor + 1, call):
+            local, effects = self.locals[actor].next(before.local, answer)
             steps = (*before.steps, (call, answer))
-            move = self._arrive(world, seat, local, effects, steps, before.wrong)
-            state = self.locals[seat].states[local]
+            move = self._arrive(world, actor, local, effects, steps, before.wrong)
+            state = self.locals[actor].states[local]
             goes_on = state.status == RUNS and MUTEX not in move.wrong
-            if goes_on and self._is_quiet(move.world, seat, state.call):
-                yield from self._step(move, seat)
+            if goes_on and self._is_quiet(move.world, actor, state.call):
+                yield from self._step(move, actor)
             else:
                 yield move
 
-    def _is_quiet(self, world: int, seat: int, call: Call) -> bool:
+    def _is_quiet(self, world: int, actor: int, call: Call) -> bool:
         if self.quiet(call):
             return True
-        return self.unseen is not None and self.unseen(self.worlds[world], seat + 1, call)
+        return self.unseen is not None and self.unseen(self.worlds[world], actor + 1, call)
 
     def _arrive(
         self,
         world: World,
-        seat: int,
+        actor: int,
         local: int,
         effects: Effects,
         steps: tuple[tuple[Call, Any], ...],
         wrong: tuple[str, ...],
     ) -> Move:
         """Note what a client entered and whether it is done."""
-        state, faults, error = self.locals[seat].states[local], [*wrong], ""
+        state, faults, error = self.locals[actor].states[local], [*wrong], ""
         if effects or state.status != RUNS:
             world = world.copy()
         for claim, token in effects:
             faults += self.model.enter(world, claim, token)
         if state.status != RUNS:
-            error = state.error or world.left_by(seat + 1, state.keeps)
+            error = state.error or world.left_by(actor + 1, state.keeps)
             faults += [LEAK] if error else []
-            world.end(seat + 1)
+            world.end(actor + 1)
         return Move(self.number(world), local, steps, tuple(faults), error)
 
     def events(self, world: int) -> tuple[tuple[str, int], ...]:
@@ -202,28 +202,28 @@ class Exploration:
             found = self._events[world] = tuple((text, self.number(w)) for text, w in happens)
         return found
 
-    def ended(self, world: int, seat: int) -> int:
+    def ended(self, world: int, actor: int) -> int:
         """The world after a client's sudden death."""
-        found = self._ended.get((world, seat))
+        found = self._ended.get((world, actor))
         if found is None:
             after = self.worlds[world].copy()
-            after.end(seat + 1)
-            found = self._ended[world, seat] = self.number(after)
+            after.end(actor + 1)
+            found = self._ended[world, actor] = self.number(after)
         return found
 
     # ---- in words ------------------------------------------------------------------------------
 
-    def words(self, seat: int, move: Move) -> str:
+    def words(self, actor: int, move: Move) -> str:
         """A step in one line; the quiet ones that go with it in brackets."""
         call, answer = move.steps[0]
-        text = shown(seat + 1, call, answer)
-        if more := [shown(seat + 1, *step).partition(" ")[2] for step in move.steps[1:]]:
+        text = shown(actor + 1, call, answer)
+        if more := [shown(actor + 1, *step).partition(" ")[2] for step in move.steps[1:]]:
             text += f"  [{'; '.join(more)}]"
         return f"{text}  ({move.error})" if move.error else text
 
-    def crash_words(self, seat: int, local: int) -> str:
+    def crash_words(self, actor: int, local: int) -> str:
         """The death of a client in one line."""
-        return f"P{seat + 1} CRASH before {called(self.locals[seat].states[local].call)}"
+        return f"P{actor + 1} CRASH before {called(self.locals[actor].states[local].call)}"
 
     # ---- to be used ----------------------------------------------------------------------------
 
@@ -367,21 +367,21 @@ class Search:
         """The successors of a state, as the function below has them; words only when needed."""
         state = world, locals_, crashes = self.states[at]
         game, add, is_end = self.game, self._add, True
-        for seat, local in enumerate(locals_):
-            if not game.runs(seat, local):
+        for actor, local in enumerate(locals_):
+            if not game.runs(actor, local):
                 continue
             is_end = False
-            front, back = locals_[:seat], locals_[seat + 1 :]
-            for move in game.moves(world, seat, local):
+            front, back = locals_[:actor], locals_[actor + 1 :]
+            for move in game.moves(world, actor, local):
                 if move.wrong:
-                    self._found(at, move.wrong, partial(game.words, seat, move))
+                    self._found(at, move.wrong, partial(game.words, actor, move))
                 if MUTEX in move.wrong:
                     self.transitions += 1
                     self.ends.append(at)  # what stops here is not stuck
                 else:
                     add(at, (move.world, (*front, move.local, *back), crashes))
-            if crashes and game.clients[seat].crashes:
-                add(at, (game.ended(world, seat), (*front, CRASHED, *back), crashes - 1))
+            if crashes and game.clients[actor].crashes:
+                add(at, (game.ended(world, actor), (*front, CRASHED, *back), crashes - 1))
         for _, changed in game.events(world):
             add(at, (changed, locals_, crashes))
         if is_end:
@@ -455,32 +455,32 @@ class Search:
 def successors(game: Exploration, state: State) -> Iterator[tuple[Words, State, tuple[str, ...]]]:
     """All that may happen next: (in words, the state after it, what is wrong)."""
     world, locals_, crashes = state
-    for seat, local in enumerate(locals_):
-        if not game.runs(seat, local):
+    for actor, local in enumerate(locals_):
+        if not game.runs(actor, local):
             continue
-        front, back = locals_[:seat], locals_[seat + 1 :]
-        for move in game.moves(world, seat, local):
+        front, back = locals_[:actor], locals_[actor + 1 :]
+        for move in game.moves(world, actor, local):
             after = (move.world, (*front, move.local, *back), crashes)
-            yield partial(game.words, seat, move), after, move.wrong
-        if crashes and game.clients[seat].crashes:
-            after = (game.ended(world, seat), (*front, CRASHED, *back), crashes - 1)
-            yield partial(game.crash_words, seat, local), after, ()
+            yield partial(game.words, actor, move), after, move.wrong
+        if crashes and game.clients[actor].crashes:
+            after = (game.ended(world, actor), (*front, CRASHED, *back), crashes - 1)
+            yield partial(game.crash_words, actor, local), after, ()
     for text, changed in game.events(world):
         yield partial(str, text), (changed, locals_, crashes), ()
 
 
 def alone(game: Exploration, world: int) -> list[str]:
     """What is wrong for a newcomer alone in a world: no way to acquire, or one that goes wrong."""
-    seat, wrong, entered = len(game.clients), set[str](), False
-    todo, seen = [(world, game.locals[seat].start)], set[tuple[int, int]]()
+    actor, wrong, entered = len(game.clients), set[str](), False
+    todo, seen = [(world, game.locals[actor].start)], set[tuple[int, int]]()
     while todo:
         here = todo.pop()
-        if here in seen or not game.runs(seat, here[1]):
+        if here in seen or not game.runs(actor, here[1]):
             continue
         seen.add(here)
-        for move in game.moves(here[0], seat, here[1]):
+        for move in game.moves(here[0], actor, here[1]):
             todo.append((move.world, move.local))
-            entered = entered or any(c.client == seat + 1 for c in game.worlds[move.world].holders)
+            entered = entered or any(c.client == actor + 1 for c in game.worlds[move.world].holders)
             wrong |= set(move.wrong)
         todo += [(after, here[1]) for _, after in game.events(here[0])]
     return sorted(wrong) + ([] if entered else [WEDGED])

@@ -5,12 +5,12 @@ The reference of what a mechanism is, in the fewest lines, and a lease with a tt
 Promise: exclusive or shared among the threads and tasks of one process; tokens that grow; with
 `terms` a grant that ends by itself, prolonged by `renew`. It has neither a queue nor an event: it
 waits by `Backoff`. Its answers can be made to fail: the outcome is then Unknown (L6). Rule: every
-step happens under the shelf's mutex and looks at the nonce (L5); a ticket that is garbage takes
-itself off the shelf. Nothing survives the process, and a forked child starts with an empty shelf.
+step happens under the mutex of the dict and looks at the nonce (L5); a ticket that is garbage takes
+itself out. Nothing survives the process, and a forked child starts with an empty dict.
 
-    from lifehold.testing.memory import Shelf
+    from lifehold.testing.memory import MemoryLocks
 
-    registry.offer("memory", Shelf().lock)
+    registry.offer("memory", MemoryLocks().lock)
     Lock("any name", kind="memory")
 """
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from ..core.ports import Runtime
 
 
-class ShelfEntry:
-    """What the shelf knows of one name. The token stays when the holders go (L4)."""
+class MemoryEntry:
+    """What is known of one name. The token stays when the holders go (L4)."""
 
     def __init__(self) -> None:
         self.token = 0
@@ -47,7 +47,7 @@ class ShelfEntry:
             del self.holders[nonce]
 
 
-class Shelf:
+class MemoryLocks:
     """All locks of one kind. `broken`.
 
     An exception for the next request, whose outcome stays unknown.
@@ -56,7 +56,7 @@ class Shelf:
     def __init__(self) -> None:
         self.broken: Exception | None = None
         self.mutex = threading.RLock()  # reentrant: a ticket may be collected at any instant
-        self.places: dict[str, ShelfEntry] = {}
+        self.places: dict[str, MemoryEntry] = {}
         fork.in_child(self._forget)
 
     def _forget(self) -> None:
@@ -69,8 +69,8 @@ class Shelf:
 
     lock.leased = True  # type: ignore[attr-defined]  # it takes `terms`
 
-    def place(self, path: str) -> ShelfEntry:
-        return self.places.setdefault(path, ShelfEntry())
+    def place(self, path: str) -> MemoryEntry:
+        return self.places.setdefault(path, MemoryEntry())
 
     def lose(self, path: str) -> None:
         """Take a lock from whoever holds it."""
@@ -81,14 +81,14 @@ class Shelf:
 class _Ticket:
     """The part of a grant whose owner holds the lock."""
 
-    def __init__(self, shelf: Shelf, path: str, nonce: str) -> None:
-        self.shelf, self.path, self.nonce = shelf, path, nonce
+    def __init__(self, locks: MemoryLocks, path: str, nonce: str) -> None:
+        self.locks, self.path, self.nonce = locks, path, nonce
         self.generation = fork.generation
 
     def give_back(self) -> bool:
-        """Whether it was still on the shelf."""
-        with self.shelf.mutex:
-            return self.shelf.place(self.path).holders.pop(self.nonce, None) is not None
+        """Whether it was still there."""
+        with self.locks.mutex:
+            return self.locks.place(self.path).holders.pop(self.nonce, None) is not None
 
     def __del__(self) -> None:
         if self.generation == fork.generation:
@@ -100,7 +100,7 @@ class MemoryLock:
 
     def __init__(
         self,
-        shelf: Shelf,
+        locks: MemoryLocks,
         path: str,
         runtime: Runtime,
         *,
@@ -110,14 +110,14 @@ class MemoryLock:
         backoff: Backoff | None = None,
         **_: Any,
     ) -> None:
-        self.shelf, self.path, self.runtime = shelf, path, runtime
+        self.locks, self.path, self.runtime = locks, path, runtime
         self.exclusive, self.label, self.terms = exclusive, label, terms
         self.backoff = backoff or Backoff()
 
     def attempt(self) -> Grant | Held | Unknown:
         nonce = os.urandom(12).hex()  # L6  chosen before the request
-        with self.shelf.mutex:
-            sent_at, place = self.runtime.now(), self.shelf.place(self.path)
+        with self.locks.mutex:
+            sent_at, place = self.runtime.now(), self.locks.place(self.path)
             place.look(sent_at)
             if place.holders and (self.exclusive or place.exclusive):
                 return Held(key=self.path)
@@ -128,13 +128,13 @@ class MemoryLock:
             owner = process.here(self.label)
             ends_at = float("inf") if self.terms is None else sent_at + self.terms.ttl
             place.holders[nonce] = ends_at, owner, stamp / 1e9
-            ticket, token = _Ticket(self.shelf, self.path, nonce), place.token or None
-        broken, self.shelf.broken = self.shelf.broken, None
+            ticket, token = _Ticket(self.locks, self.path, nonce), place.token or None
+        broken, self.locks.broken = self.locks.broken, None
         if broken is not None:
             ticket.generation = -1  # the answer is lost on its way back, so nobody lets go
             return Unknown(nonce, broken)
         why = None if token else "no exclusive holder has been here yet"
-        # L8  A margin before the instant at which the shelf forgets us.
+        # L8  A margin before the instant at which it is forgotten here.
         deadline = self.terms.deadline(sent_at) if self.terms else None
         return Grant(self.path, nonce, token, why, stamp, self.path, [ticket], deadline)
 
@@ -151,13 +151,13 @@ class MemoryLock:
         return self.attempt()
 
     async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
-        with self.shelf.mutex:
+        with self.locks.mutex:
             lost = self.check(grant)
             if lost is not None:
                 return lost
             if self.terms is None:
                 return grant
-            now, holders = self.runtime.now(), self.shelf.place(self.path).holders
+            now, holders = self.runtime.now(), self.locks.place(self.path).holders
             holders[grant.mark] = now + self.terms.ttl, *holders[grant.mark][1:]
         return replace(grant, deadline=self.terms.deadline(now))
 
@@ -167,7 +167,7 @@ class MemoryLock:
                 return Lost("it belongs to the parent process")
             if grant.deadline is not None and grant.deadline <= self.runtime.now():
                 return Lost("its ttl has passed", gone=True)
-            if grant.mark not in self.shelf.place(self.path).holders:
+            if grant.mark not in self.locks.place(self.path).holders:
                 return Lost("it was taken away", gone=True)
             return None
         return Lost("released already")
@@ -189,8 +189,8 @@ class MemoryLock:
         return self.inspect() is not None
 
     def inspect(self, *, held: bool = False) -> Holder | None:
-        with self.shelf.mutex:
-            place = self.shelf.place(self.path)
+        with self.locks.mutex:
+            place = self.locks.place(self.path)
             place.look(self.runtime.now())
             for mark, (_, owner, since) in place.holders.items():
                 evidence, lock = "it is in this very process", f"{self.path} (in memory)"

@@ -5,8 +5,8 @@ that may happen by itself; nothing else ever changes a `World`.
 Rule for adding a call: write `do_NAME(self, world, me, *arguments)` in a subclass. `world` is a
 copy, change it; return the answer, or raise OSError and nothing has happened. When it may turn
 out in several ways return `Outcomes` of (answer, world), each with a world of its own; an empty one
-means that the caller is blocked. A client reaches it by `seat.step("NAME", ...)` or
-`seat.files.NAME(...)`. State of its own is kept in `world.notes`. What happens by itself (a lease
+means that the caller is blocked. A client reaches it by `actor.step("NAME", ...)` or
+`actor.files.NAME(...)`. State of its own is kept in `world.notes`. What happens by itself (a lease
 runs out, the clock is set) goes to `events`.
 """
 
@@ -62,7 +62,7 @@ class Model:
     """A machine with one file system that nobody else can mount.
 
     `clock`: "still"; "ticking", 10 us with each look; or "back", ticking, and once set back by 1
-    ms at any moment. `oracle`: what `seat.alive(client)` may answer: "right"; "late" (alive for a
+    ms at any moment. `oracle`: what `actor.alive(client)` may answer: "right"; "late" (alive for a
     while after the death); "unsure" (late, or "unknown"). It never calls a living client dead.
     `places`: how many may hold one lock at once (a semaphore).
     """

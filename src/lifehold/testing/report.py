@@ -19,7 +19,7 @@ from .world import Stat, TimedStat
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .seat import Call
+    from .actor import Call
 
 LONGEST = 76  # characters of a file's content that are shown
 OPEN_FLAGS = ("CREAT", "EXCL", "TRUNC", "DIRECTORY")

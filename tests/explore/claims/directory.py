@@ -32,7 +32,7 @@ from lifehold.testing.explore import FOREIGN, MIXED, STUCK, WEDGED, Client, Expl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lifehold.testing.seat import Program, Seat
+    from lifehold.testing.actor import Actor, Program
     from lifehold.testing.world import World
 
 OUT_OF_TIME = frozenset({STUCK, WEDGED})
@@ -73,18 +73,18 @@ def maker(*, rounds: int = 1, crashes: bool = True) -> Client:
 
 
 def _by_mkdir(rounds: int) -> Program:
-    def program(seat: Seat) -> None:
+    def program(actor: Actor) -> None:
         for _ in range(rounds):
             while True:
                 try:
-                    seat.files.mkdir(PATH)
+                    actor.files.mkdir(PATH)
                     break
                 except FileExistsError:
-                    seat.step("sleep", 0.0)
-            seat.enter()
-            seat.leave()
+                    actor.step("sleep", 0.0)
+            actor.enter()
+            actor.leave()
             try:
-                seat.files.rmdir(PATH)
+                actor.files.rmdir(PATH)
             except OSError:
                 pass  # no empty folder, or none: it was robbed
 
@@ -93,7 +93,7 @@ def _by_mkdir(rounds: int) -> Program:
 
 def _claim(
     name: str,
-    *seats: Client,
+    *actors: Client,
     crashes: int = 1,
     may: frozenset[str] = frozenset(),
     soak: bool = False,
@@ -104,7 +104,7 @@ def _claim(
 
     def game() -> Exploration:
         return Exploration(
-            *seats,
+            *actors,
             crashes=crashes,
             model=world or Rooms(),
             name=words,

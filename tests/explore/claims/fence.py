@@ -30,7 +30,7 @@ from lifehold.testing.explore import Client, Exploration, Model
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lifehold.testing.seat import Call, Program, Seat
+    from lifehold.testing.actor import Actor, Call, Program
     from lifehold.testing.world import World
 
 FOLDER = "/d"
@@ -54,15 +54,15 @@ class Guarded(Model):
 def writer(token: int, *, advances: bool, writes: bool = True) -> Program:
     """Takes the lock of the file for each step, as `FencedFile` does."""
 
-    def program(seat: Seat) -> set[int]:
-        table = Descriptors(seat.files)
-        lock: Any = KernelLock(LOCK, seat.runtime, table=table)
+    def program(actor: Actor) -> set[int]:
+        table = Descriptors(actor.files)
+        lock: Any = KernelLock(LOCK, actor.runtime, table=table)
         lock.inspect, lock.waiters = nobody, nobody
-        pair = FencedPair(seat.files, DATA, False, None)
+        pair = FencedPair(actor.files, DATA, False, None)
         if advances:
-            step(seat, lock, lambda: pair.advance(token))
+            step(actor, lock, lambda: pair.advance(token))
         if writes:
-            step(seat, lock, lambda: written(pair))
+            step(actor, lock, lambda: written(pair))
         return {slot.fd for slot in table.idle.values()}
 
     def written(pair: FencedPair) -> None:
@@ -71,22 +71,22 @@ def writer(token: int, *, advances: bool, writes: bool = True) -> Program:
         if (found.data, found.token, found.fence) != (b"%d" % token, token, token):
             raise AssertionError(f"{token} wrote, and there is {found}")
 
-    def step(seat: Seat, lock: Any, work: Callable[[], None]) -> None:
+    def step(actor: Actor, lock: Any, work: Callable[[], None]) -> None:
         answer: Any = lock.attempt()
         if isinstance(answer, Held):
-            answer = finish(acquire(lock, seat.runtime, Ask(LOCK, NEVER), answer))
+            answer = finish(acquire(lock, actor.runtime, Ask(LOCK, NEVER), answer))
         if not isinstance(answer, Grant):
             raise AssertionError(f"no lock: {answer}")
-        seat.enter(answer.token)
+        actor.enter(answer.token)
         try:
             work()
         except StaleToken as error:
             if error.fence is None or error.fence <= token:
                 raise AssertionError(f"{token} was refused for {error.fence}") from error
         else:
-            if not seat.step("admitted", token):
+            if not actor.step("admitted", token):
                 raise AssertionError(f"{token} was admitted after a newer one")
-        seat.leave()
+        actor.leave()
         lock.drop(answer)
 
     return program
@@ -95,8 +95,8 @@ def writer(token: int, *, advances: bool, writes: bool = True) -> Program:
 def reader(times: int) -> Program:
     """Reads without a lock."""
 
-    def program(seat: Seat) -> None:
-        pair = FencedPair(seat.files, DATA, False, None)
+    def program(actor: Actor) -> None:
+        pair = FencedPair(actor.files, DATA, False, None)
         seen = (0, 0)
         for _ in range(times):
             found = pair.read()

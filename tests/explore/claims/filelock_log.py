@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lifehold.compat.filelock import pidfile
-    from lifehold.testing.seat import Call, Program, Seat
+    from lifehold.testing.actor import Actor, Call, Program
     from lifehold.testing.world import World
 
 LOCK = "/lock.rw"
@@ -50,8 +50,8 @@ class Rooms(Model):
 class Room:
     """As `lifehold.compat.filelock.record_folder.OpenFolder`, of the model."""
 
-    def __init__(self, at: str, seat: Seat, table: Descriptors) -> None:
-        self.at, self.seat, self.files, self.table = at, seat, seat.files, table
+    def __init__(self, at: str, actor: Actor, table: Descriptors) -> None:
+        self.at, self.actor, self.files, self.table = at, actor, actor.files, table
         self.pin: Any = None
         self.head: Any = None
 
@@ -69,7 +69,7 @@ class Room:
         return True
 
     def read(self, name: str) -> Any:
-        return self.seat.step("content", f"{self.at}/{name}")
+        return self.actor.step("content", f"{self.at}/{name}")
 
     def key_at(self, name: str) -> Any:
         try:
@@ -91,14 +91,14 @@ class Room:
 class Played(MemberState):
     """What the acquisitions of one client know together."""
 
-    def __init__(self, seat: Seat, log: type[GenerationLog], cut: int) -> None:
-        self.path, self.runtime, self.terms = LOCK, seat.runtime, TERMS
-        self.table, self.words = Descriptors(seat.files), words(seat)
+    def __init__(self, actor: Actor, log: type[GenerationLog], cut: int) -> None:
+        self.path, self.runtime, self.terms = LOCK, actor.runtime, TERMS
+        self.table, self.words = Descriptors(actor.files), words(actor)
         self.log = log(LOCK, near=True)
         self.log.sync, self.log.keep, self.log.cut = nothing, cut, cut
         self.log.batch = 1
         self.seen, self.near, self.ready, self.sweep_at = {}, True, True, 1.0
-        self.gen, self.holders = (Room(at, seat, self.table) for at in (GEN, HOLDERS))
+        self.gen, self.holders = (Room(at, actor, self.table) for at in (GEN, HOLDERS))
 
     def prepare(self) -> None:
         return
@@ -128,14 +128,14 @@ def nothing(fd: int, device: int | None = None) -> None:
     """No power is lost here."""
 
 
-def words(seat: Seat) -> Any:
+def words(actor: Actor) -> Any:
     """Who we are, and who lives: by the witness alone."""
 
     def verdict(named: pidfile.PidFileOwner, witness: bool | None, one_kernel: bool) -> LifeVerdict:
         return LifeVerdict(DEAD if witness is False else ALIVE, "")
 
     return SimpleNamespace(
-        record=lambda witness: f"{seat.me}\nhost\n".encode(),
+        record=lambda witness: f"{actor.me}\nhost\n".encode(),
         verdict=verdict,
         host_name=lambda: "host",
     )
@@ -168,18 +168,18 @@ def side(
 ) -> Program:
     """A program that reads or writes `rounds` times, and does not wait."""
 
-    def program(seat: Seat) -> set[int]:
-        shelf = Played(seat, log, cut)
+    def program(actor: Actor) -> set[int]:
+        results = Played(actor, log, cut)
         for _ in range(rounds):
-            ours = Participant(shelf, "write" if writes else "read")
+            ours = Participant(results, "write" if writes else "read")
             answer = ours.attempt()
             if isinstance(answer, Grant):
-                seat.enter(answer.token if writes else None, shared=not writes)
-                seat.leave()
+                actor.enter(answer.token if writes else None, shared=not writes)
+                actor.leave()
                 ours.drop(answer)
             else:
                 ours.leave()
-        shelf.leave()
+        results.leave()
         return set()
 
     return program
@@ -218,9 +218,9 @@ def begun(world: World) -> None:
 
 def game(name: str, *programs: Program, crashes: int = 1, **more: Any) -> Exploration:
     """A configuration."""
-    seats = [Client(program) for program in programs]
+    actors = [Client(program) for program in programs]
     options: dict[str, Any] = {"quiet": quiet, "model": Rooms(), "start": begun} | more
-    return Exploration(*seats, crashes=crashes, name=name, **options)
+    return Exploration(*actors, crashes=crashes, name=name, **options)
 
 
 def _claim(name: str, *programs: Program, soak: bool = False, **more: Any) -> Claim:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lifehold.compat.filelock.owner_record import OwnerMode
-    from lifehold.testing.seat import Seat
+    from lifehold.testing.actor import Actor
     from lifehold.testing.world import World
 
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
@@ -121,7 +121,7 @@ def _by_keys(
     return owner_record.spelled(owner_record.OwnerRecord(number, "host", mode, token, ttl), witness)
 
 
-def words(seat: Seat, text: Callable[..., bytes]) -> Any:
+def words(actor: Actor, text: Callable[..., bytes]) -> Any:
     """Who we are and who lives, as the model has it."""
 
     def verdict(named: pidfile.PidFileOwner, witness: bool | None, one_kernel: bool) -> LifeVerdict:
@@ -129,13 +129,13 @@ def words(seat: Seat, text: Callable[..., bytes]) -> Any:
             return LifeVerdict(ALIVE, "")
         if named.witness and witness is False:
             return LifeVerdict(DEAD, "")
-        return LifeVerdict(DEAD if seat.alive(named.pid) == "dead" else ALIVE, "")
+        return LifeVerdict(DEAD if actor.alive(named.pid) == "dead" else ALIVE, "")
 
     return SimpleNamespace(
-        record=lambda witness: text(seat.me, witness),
+        record=lambda witness: text(actor.me, witness),
         verdict=verdict,
         host_name=lambda: "host",
-        pid=lambda: seat.me,
+        pid=lambda: actor.me,
     )
 
 
@@ -145,13 +145,13 @@ def words(seat: Seat, text: Callable[..., bytes]) -> Any:
 def original(rounds: int = 1, text: Callable[..., bytes] = plain) -> Client:
     """One of filelock's soft locks, which tries `rounds` times."""
 
-    def program(seat: Seat) -> set[int]:
+    def program(actor: Actor) -> set[int]:
         for _ in range(rounds):
-            fd = take(seat, text)
+            fd = take(actor, text)
             if fd is not None:
-                seat.enter(None)
-                seat.leave()
-                give(seat.files, fd)
+                actor.enter(None)
+                actor.leave()
+                give(actor.files, fd)
         return set()
 
     return Client(program, party="filelock", nonces="same")
@@ -160,32 +160,32 @@ def original(rounds: int = 1, text: Callable[..., bytes] = plain) -> Client:
 def original_lease(touches: int = 0, *, waits: bool = True) -> Client:
     """A lease of filelock's: waits for the one that is there to run out, holds, touches."""
 
-    def program(seat: Seat) -> set[int]:
+    def program(actor: Actor) -> set[int]:
         seen: Any = None
-        began = seat.step("now")
-        fd = take(seat, leased)
+        began = actor.step("now")
+        fd = take(actor, leased)
         if fd is None and waits:
-            seen = judged_of(seat.files)
-            until = seat.step("now") + TERMS.ttl
-            seat.step("wait_for", until)
-            seat.step("sleep_until", until)
-            began = seat.step("now")
-            fd = take(seat, leased, seen)
+            seen = judged_of(actor.files)
+            until = actor.step("now") + TERMS.ttl
+            actor.step("wait_for", until)
+            actor.step("sleep_until", until)
+            began = actor.step("now")
+            fd = take(actor, leased, seen)
         if fd is not None:
             until = began + TERMS.ttl
-            seat.enter(None, until=until)
+            actor.enter(None, until=until)
             for _ in range(touches):
-                until = touched(seat, fd, until)
-            seat.leave()
-            give(seat.files, fd)
+                until = touched(actor, fd, until)
+            actor.leave()
+            give(actor.files, fd)
         return set()
 
     return Client(program, party="filelock", nonces="same")
 
 
-def touched(seat: Seat, fd: int, until: float) -> float:
+def touched(actor: Actor, fd: int, until: float) -> float:
     """One heartbeat: when the lease ends now."""
-    files, began = seat.files, seat.step("now")
+    files, began = actor.files, actor.step("now")
     own = files.fstat(fd)
     try:
         if files.lstat(PATH).st_ino != own.st_ino:
@@ -193,10 +193,10 @@ def touched(seat: Seat, fd: int, until: float) -> float:
     except OSError:
         return until
     files.utime(fd)
-    if seat.step("now") >= until:
+    if actor.step("now") >= until:
         return until
     until = began + TERMS.ttl
-    seat.enter(None, until=until)
+    actor.enter(None, until=until)
     return until
 
 
@@ -209,33 +209,33 @@ def judged_of(files: Any) -> Any:
     return found.st_ino, found.st_mtime, found.st_ctime
 
 
-def take(seat: Seat, text: Callable[..., bytes], seen: Any = None) -> int | None:
+def take(actor: Actor, text: Callable[..., bytes], seen: Any = None) -> int | None:
     """One try. `seen`: of a lease that has run out if it is still the same."""
-    files = seat.files
+    files = actor.files
     try:
         fd: int = files.open(PATH, CREATE)
     except OSError as error:
         if error.errno != errno.EEXIST:
             raise
-        return broken(seat, text, seen)
-    files.pwrite(fd, text(seat.me), 0)
+        return broken(actor, text, seen)
+    files.pwrite(fd, text(actor.me), 0)
     return fd
 
 
-def broken(seat: Seat, text: Callable[..., bytes], seen: Any) -> int | None:
+def broken(actor: Actor, text: Callable[..., bytes], seen: Any) -> int | None:
     """By an exchange, if it may be: our descriptor of what is the lock now, or None."""
-    files = seat.files
+    files = actor.files
     try:
         pin = files.open(PATH, os.O_RDONLY)
     except OSError:
         return None
     judged, fd, won = files.fstat(pin), None, False
     try:
-        if not _stale(seat, files.pread(pin, 2000, 0), judged, seen):
+        if not _stale(actor, files.pread(pin, 2000, 0), judged, seen):
             return None
-        name = pidfile.aside(PATH, seat.me)
+        name = pidfile.aside(PATH, actor.me)
         fd = files.open(name, CREATE)
-        files.pwrite(fd, text(seat.me), 0)
+        files.pwrite(fd, text(actor.me), 0)
         if not same(files, PATH, judged):
             files.unlink(name)
             return None
@@ -258,11 +258,11 @@ def broken(seat: Seat, text: Callable[..., bytes], seen: Any) -> int | None:
             files.close(fd)
 
 
-def _stale(seat: Seat, content: bytes, judged: Any, seen: Any) -> bool:
+def _stale(actor: Actor, content: bytes, judged: Any, seen: Any) -> bool:
     named = pidfile.read(content)
     if named is None:
         return content == GARBAGE
-    if named.pid == SILENT or seat.alive(named.pid) == "dead":
+    if named.pid == SILENT or actor.alive(named.pid) == "dead":
         return True
     return seen is not None and seen == (judged.st_ino, judged.st_mtime, judged.st_ctime)
 

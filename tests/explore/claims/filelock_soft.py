@@ -45,16 +45,16 @@ from lifehold.testing.remembered import TimedRuntime
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from lifehold.testing.actor import Actor, Call, Program
     from lifehold.testing.model import Model
-    from lifehold.testing.seat import Call, Program, Seat
 
 LOCAL = MountInfo("ext4", "0:1")
 
 
-def lock_of(seat: Seat, kind: type[SoftFileMechanism], text: Callable[..., bytes]) -> Any:
+def lock_of(actor: Actor, kind: type[SoftFileMechanism], text: Callable[..., bytes]) -> Any:
     """A lock of ours in the model."""
-    table = Descriptors(seat.files)
-    lock = kind(PATH, seat.runtime, table, None, place=LOCAL, words=words(seat, text))
+    table = Descriptors(actor.files)
+    lock = kind(PATH, actor.runtime, table, None, place=LOCAL, words=words(actor, text))
     lock.clock, lock.safety = STILL, NEVER
     return lock
 
@@ -68,13 +68,13 @@ def soft(
 ) -> Program:
     """A program that takes the lock `rounds` times; without `wait` it tries once each time."""
 
-    def program(seat: Seat) -> set[int]:
-        lock = lock_of(seat, kind, text)
+    def program(actor: Actor) -> set[int]:
+        lock = lock_of(actor, kind, text)
         for _ in range(rounds):
             answer = attempted(lock, wait)
             if isinstance(answer, Grant):
-                seat.enter(None)
-                seat.leave()
+                actor.enter(None)
+                actor.leave()
                 lock.drop(answer)
         return set()
 
@@ -94,9 +94,9 @@ def lease(
     `tries`: without `wait`, how often it looks; `poll`: ticks between two looks of who waits.
     """
 
-    def program(seat: Seat) -> set[int]:
-        seat.runtime = TimedRuntime(seat)
-        lock = lock_of(seat, kind, leased)
+    def program(actor: Actor) -> set[int]:
+        actor.runtime = TimedRuntime(actor)
+        lock = lock_of(actor, kind, leased)
         lock.terms, lock.safety = TERMS, poll
         answer = attempted(lock, wait)
         for _ in range(tries - 1):
@@ -104,13 +104,13 @@ def lease(
                 answer = lock.attempt()
         if isinstance(answer, Grant):
             grant = lock.renewed(answer, answer.handle[0].began)
-            seat.enter(None, until=grant.deadline)
+            actor.enter(None, until=grant.deadline)
             tenure = RenewalSchedule(grant, TERMS, _told)
             for _ in range(renew):
-                finish(beat(lock, seat.runtime, tenure))
+                finish(beat(lock, actor.runtime, tenure))
                 if not tenure.over:
-                    seat.enter(None, until=tenure.deadline)
-            seat.leave()
+                    actor.enter(None, until=tenure.deadline)
+            actor.leave()
             lock.drop(grant)
         return set()
 
@@ -186,9 +186,11 @@ def game(
     name: str, *programs: Program | Client, model: Callable[[], Model] = Swapping, **more: Any
 ) -> Exploration:
     """A configuration."""
-    seats = [each if isinstance(each, Client) else Client(each, nonces="same") for each in programs]
+    actors = [
+        each if isinstance(each, Client) else Client(each, nonces="same") for each in programs
+    ]
     options: dict[str, Any] = {"quiet": quiet, "unseen": unnamed, "newcomer": False}
-    return Exploration(*seats, model=model(), name=name, **options | more)
+    return Exploration(*actors, model=model(), name=name, **options | more)
 
 
 def _claim(name: str, *programs: Program | Client, soak: bool = False, **more: Any) -> Claim:

@@ -43,16 +43,16 @@ from lifehold.testing.explore import Client, Exploration, never
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lifehold.testing.seat import Call, Program, Seat
+    from lifehold.testing.actor import Actor, Call, Program
     from lifehold.testing.world import World
 
 
 class Played(Claims):
     """The claims in a folder of the model."""
 
-    def __init__(self, seat: Seat, **how: bool) -> None:
-        super().__init__(PATH, PATH, seat.files)
-        self.seat, self.how = seat, how
+    def __init__(self, actor: Actor, **how: bool) -> None:
+        super().__init__(PATH, PATH, actor.files)
+        self.actor, self.how = actor, how
 
     def make(self, mode: int, settle: Any) -> None:
         for path in (ABOVE, CLAIMS):
@@ -63,11 +63,11 @@ class Played(Claims):
 
     @contextmanager
     def entered(self) -> Iterator[Any]:
-        yield Room(CLAIMS, self.seat, **self.how)
+        yield Room(CLAIMS, self.actor, **self.how)
 
     @contextmanager
     def above(self) -> Iterator[Any]:
-        yield Room("/", self.seat, **self.how)
+        yield Room("/", self.actor, **self.how)
 
 
 def words(me: int) -> Callable[[str], bytes]:
@@ -132,24 +132,24 @@ def strict(
 ) -> Program:
     """A program that takes the lock `rounds` times; without `wait` it tries once each time."""
 
-    def program(seat: Seat) -> set[int]:
-        table = Descriptors(seat.files)
+    def program(actor: Actor) -> set[int]:
+        table = Descriptors(actor.files)
         lock = kind(
             PATH,
             PATH,
-            seat.runtime,
+            actor.runtime,
             table,
             0o644,
-            claims=Played(seat, **how),
-            words=words(seat.me),
+            claims=Played(actor, **how),
+            words=words(actor.me),
         )
         lock._near, lock._place, lock.safety = near, LOCAL, NEVER
-        lock.verdict = soft_words(seat, plain).verdict
+        lock.verdict = soft_words(actor, plain).verdict
         for _ in range(rounds):
             answer = attempted(lock, wait)
             if isinstance(answer, Grant):
-                seat.enter()
-                seat.leave()
+                actor.enter()
+                actor.leave()
                 lock.drop(answer)
         return set()
 
@@ -169,15 +169,15 @@ def attempted(lock: StrictFile, wait: bool) -> Grant | Held:
     return answer
 
 
-def original(seat: Seat) -> set[int]:
+def original(actor: Actor) -> set[int]:
     """One try of filelock 4.2.11 at its doorway, without what only tidies up."""
-    claims: Any = Room(CLAIMS, seat, calm=True)
+    claims: Any = Room(CLAIMS, actor, calm=True)
     token = os.urandom(16).hex()
     intent, held = claim_name("intent", token), claim_name("held", token)
     names: list[str] = []
     if not seen(claims):
         names.append(intent)
-        published(claims, intent, words(seat.me)(token), 0o644)
+        published(claims, intent, words(actor.me)(token), 0o644)
         there = seen(claims)
         if min(there, default="") == intent and not any(n.startswith("held") for n in there):
             names.insert(0, held)
@@ -185,8 +185,8 @@ def original(seat: Seat) -> set[int]:
             there = seen(claims)
             tokens = [name.partition("-")[2] for name in there]
             if {intent, held} <= set(there) and min(tokens) == f"v1-{token}.claim":
-                seat.enter()
-                seat.leave()
+                actor.enter()
+                actor.leave()
     for name in names:
         claims.unlink(name)
     return set()
@@ -228,11 +228,13 @@ def quiet_calm(call: Call) -> bool:
 
 def game(name: str, *programs: Program | Client, crashes: int = 1, **more: Any) -> Exploration:
     """A configuration."""
-    seats = [each if isinstance(each, Client) else Client(each, nonces="same") for each in programs]
+    actors = [
+        each if isinstance(each, Client) else Client(each, nonces="same") for each in programs
+    ]
     options: dict[str, Any] = {"quiet": quiet, "model": Doors(times=True), "start": begun} | more
     if crashes:
         options.setdefault("newcomer", False)  # a dead one's claim stays
-    return Exploration(*seats, crashes=crashes, name=name, **options)
+    return Exploration(*actors, crashes=crashes, name=name, **options)
 
 
 def _claim(name: str, *programs: Any, soak: bool = False, **more: Any) -> Claim:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from lifehold.local.folder import FoundBid
-    from lifehold.testing.seat import Program, Seat
+    from lifehold.testing.actor import Actor, Program
     from lifehold.testing.world import World
 
 
@@ -78,14 +78,14 @@ def folder(kind: Any = InLine, **options: Any) -> Client:
 
 
 def _played(kind: Any, options: dict[str, Any]) -> Program:
-    def program(seat: Seat) -> set[int]:
+    def program(actor: Actor) -> set[int]:
         class Played(kind):  # type: ignore[misc]
             def foreign(self, seen: FoundBid, fd: int) -> LifeVerdict:
                 if seen.pid is None:
                     return LifeVerdict("unknown", "")
-                return LifeVerdict(seat.alive(seen.pid), "the oracle")
+                return LifeVerdict(actor.alive(seen.pid), "the oracle")
 
-        return lock_client(Played, **options)(seat) or set()
+        return lock_client(Played, **options)(actor) or set()
 
     return program
 
@@ -96,42 +96,42 @@ def lockfolder(*, rounds: int = 1) -> Client:
 
 
 def _original(rounds: int) -> Program:
-    def program(seat: Seat) -> None:
-        files, done = seat.files, 0
-        name = f"{PATH}/{seat.me:08d}-0000-4000-8000-000000000000.json"
+    def program(actor: Actor) -> None:
+        files, done = actor.files, 0
+        name = f"{PATH}/{actor.me:08d}-0000-4000-8000-000000000000.json"
         while done < rounds:
-            if not _is_free(seat, name):
-                seat.step("sleep", 0.0)
+            if not _is_free(actor, name):
+                actor.step("sleep", 0.0)
                 continue
             fd = files.open(name, READ_WRITE | os.O_CREAT | os.O_TRUNC, 0o644)
-            files.pwrite(fd, b'{"PID": %d, "CREATED": 1}' % seat.me, 0)
+            files.pwrite(fd, b'{"PID": %d, "CREATED": 1}' % actor.me, 0)
             files.close(fd)
-            if _is_free(seat, name):
-                seat.enter()
-                seat.leave()
+            if _is_free(actor, name):
+                actor.enter()
+                actor.leave()
                 done += 1
-            unlinked(seat, name)
+            unlinked(actor, name)
 
     return program
 
 
-def _is_free(seat: Seat, mine: str) -> bool:
+def _is_free(actor: Actor, mine: str) -> bool:
     """No bid of a living process but our own. What raises in the original is read again here."""
-    names = seat.files.listdir(PATH)
+    names = actor.files.listdir(PATH)
     for each in names:
         name = f"{PATH}/{each}"
         if not each.endswith(".json") or name == mine:
             continue
         try:
-            fd = seat.files.open(name, READ_WRITE)
+            fd = actor.files.open(name, READ_WRITE)
         except FileNotFoundError:
             continue
-        text = seat.files.pread(fd, 2048, 0)
-        seat.files.close(fd)
+        text = actor.files.pread(fd, 2048, 0)
+        actor.files.close(fd)
         pid = pid_in(text)
-        if pid is None or seat.alive(pid) != "dead":
+        if pid is None or actor.alive(pid) != "dead":
             return False
-        unlinked(seat, name)
+        unlinked(actor, name)
     return True
 
 
@@ -143,7 +143,7 @@ def pid_in(text: bytes) -> int | None:
 
 def _claim(
     name: str,
-    *seats: Client,
+    *actors: Client,
     crashes: int = 1,
     may: frozenset[str] = frozenset(),
     soak: bool = False,
@@ -154,7 +154,7 @@ def _claim(
 
     def game() -> Exploration:
         return Exploration(
-            *seats,
+            *actors,
             crashes=crashes,
             model=world or Leases(),
             name=words,

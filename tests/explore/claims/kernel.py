@@ -91,7 +91,7 @@ def kernel_claims() -> Iterator[Claim]:
 
 def _claim(
     name: str,
-    *seats: Client,
+    *actors: Client,
     crashes: int = 1,
     may: str | frozenset[str] = frozenset(),
     soak: bool = False,
@@ -101,7 +101,7 @@ def _claim(
     name = f"kernel: {name}"
 
     def game() -> Exploration:
-        return Exploration(*seats, crashes=crashes, model=Model(clock=clock), name=name, **more)
+        return Exploration(*actors, crashes=crashes, model=Model(clock=clock), name=name, **more)
 
     return Claim(name, game, frozenset({may} if isinstance(may, str) else may), soak)
 

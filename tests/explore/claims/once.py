@@ -1,6 +1,6 @@
 """What is claimed of `once`.
 
-Played: the shipped shelf of results, first without any lock, so that every run is in danger from
+Played: the shipped results of results, first without any lock, so that every run is in danger from
 every other, then under the shipped kernel lock. A result is the number of the run that made it. A
 client that sees a claim broken raises, which the explorer reports as LEAK:
 - after a run has begun, no result of an earlier one appears;
@@ -34,7 +34,7 @@ from lifehold.testing.explore import Client, Exploration, Model
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lifehold.testing.seat import Call, Program, Seat
+    from lifehold.testing.actor import Actor, Call, Program
     from lifehold.testing.world import World
 
 FOLDER, TARGET = "/lock.once", "/cache"
@@ -43,13 +43,13 @@ FOLDER, TARGET = "/lock.once", "/cache"
 def unlocked(token: int) -> Program:
     """Runs with a token and no lock at all, as one does whose lock was lost before it began."""
 
-    def program(seat: Seat) -> None:
-        shelf = ResultFolder(seat.files, FOLDER)
+    def program(actor: Actor) -> None:
+        results = ResultFolder(actor.files, FOLDER)
         try:
-            run = begin(shelf, token, lost)
+            run = begin(results, token, lost)
         except LeaseLost:
             return
-        before = shelf.listing().latest
+        before = results.listing().latest
         if run.latest < before < run.number:
             raise AssertionError("an earlier result appeared after a run had begun")
         try:
@@ -57,7 +57,7 @@ def unlocked(token: int) -> Program:
         except LeaseLost:
             run.withdraw()
             return
-        found = shelf.read()
+        found = results.read()
         if found is None or found[0] < run.number:
             raise AssertionError("a result was published and is not there")
 
@@ -67,27 +67,27 @@ def unlocked(token: int) -> Program:
 def locked() -> Program:
     """`once` under the kernel lock: arrives, waits, takes the result or runs."""
 
-    def program(seat: Seat) -> set[int]:
-        table = Descriptors(seat.files)
-        lock: Any = KernelLock(PATH, seat.runtime, table=table)
+    def program(actor: Actor) -> set[int]:
+        table = Descriptors(actor.files)
+        lock: Any = KernelLock(PATH, actor.runtime, table=table)
         lock.inspect, lock.waiters = nobody, nobody  # for people, and nothing is decided by them
-        shelf = ResultFolder(seat.files, FOLDER)
+        results = ResultFolder(actor.files, FOLDER)
         answer: Any = lock.attempt()
         if isinstance(answer, Held):
-            answer = finish(acquire(lock, seat.runtime, Ask(PATH, NEVER), answer))
+            answer = finish(acquire(lock, actor.runtime, Ask(PATH, NEVER), answer))
         if isinstance(answer, Grant):
-            if shelf.read() is None:
-                one_run(seat, shelf, answer)
-            found = shelf.read()
+            if results.read() is None:
+                one_run(actor, results, answer)
+            found = results.read()
             if found is None or found[1] != b"first":
                 raise AssertionError(f"the result is {found}")
             lock.drop(answer)
         return {slot.fd for slot in table.idle.values()}
 
-    def one_run(seat: Seat, shelf: ResultFolder, grant: Grant) -> None:
-        run = begin(shelf, grant.token or 0, lost)
-        seat.enter(grant.token)
-        seat.leave()
+    def one_run(actor: Actor, results: ResultFolder, grant: Grant) -> None:
+        run = begin(results, grant.token or 0, lost)
+        actor.enter(grant.token)
+        actor.leave()
         run.publish(b"first" if run.latest == 0 else b"another")
 
     return program
@@ -96,8 +96,8 @@ def locked() -> Program:
 def builder(nonce: str) -> Program:
     """Builds a folder of two files, with no lock at all."""
 
-    def program(seat: Seat) -> None:
-        site = BuildFolder(seat.files, TARGET, lambda path: remove(seat, path))
+    def program(actor: Actor) -> None:
+        site = BuildFolder(actor.files, TARGET, lambda path: remove(actor, path))
         site.clear(nonce)
         try:
             staging = site.begin(nonce)
@@ -105,13 +105,13 @@ def builder(nonce: str) -> Program:
             return
         try:
             for name in "ab":
-                seat.files.close(seat.files.open(f"{staging.path}/{name}", READ_WRITE | CREATE))
+                actor.files.close(actor.files.open(f"{staging.path}/{name}", READ_WRITE | CREATE))
             staging.publish()
         except (LeaseLost, FileNotFoundError):
             pass  # cleared away meanwhile
         staging.close()
         try:
-            found = seat.files.listdir(TARGET)
+            found = actor.files.listdir(TARGET)
         except FileNotFoundError:
             return
         if len(found) != 2:
@@ -120,13 +120,13 @@ def builder(nonce: str) -> Program:
     return program
 
 
-def remove(seat: Seat, path: str) -> None:
+def remove(actor: Actor, path: str) -> None:
     """A folder and its files."""
     try:
-        names = seat.files.listdir(path)
+        names = actor.files.listdir(path)
         for name in names:
-            seat.files.unlink(f"{path}/{name}")
-        seat.files.rmdir(path)
+            actor.files.unlink(f"{path}/{name}")
+        actor.files.rmdir(path)
     except OSError:
         return  # somebody else removes it too, or has put a file in it
 
@@ -149,7 +149,7 @@ def folder_there(world: World) -> None:
 
 
 def once_claims() -> Iterator[Claim]:
-    """The configurations of the shelf."""
+    """The configurations of the results."""
     later = Client(lock_client(KernelLock), nonces="same")
     one, two, three = (unlocked(number) for number in (1, 2, 3))
     yield _claim("2 runs without a lock, the folder new", one, two)
@@ -174,9 +174,9 @@ def _claim(
     name = f"once: {name}"
 
     def game() -> Exploration:
-        seats = [Client(program, nonces="same") for program in programs]
+        actors = [Client(program, nonces="same") for program in programs]
         return Exploration(
-            *seats,
+            *actors,
             crashes=1,
             name=name,
             quiet=quiet,

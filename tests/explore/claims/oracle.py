@@ -9,20 +9,20 @@ from lifehold.local.judge import LivenessJudge
 
 if TYPE_CHECKING:
     from lifehold.local.record import ParsedRecord
-    from lifehold.testing.seat import Seat
+    from lifehold.testing.actor import Actor
 
 
 class Oracle(LivenessJudge):
     """By identity: asks the model, which may be late or unsure, about the client of a record."""
 
-    __slots__ = ("seat",)
+    __slots__ = ("actor",)
 
-    def __init__(self, kind: str, seat: Seat, grace: float, foreign: float | None = None) -> None:
+    def __init__(self, kind: str, actor: Actor, grace: float, foreign: float | None = None) -> None:
         super().__init__(kind, {}, grace, foreign)
-        self.seat = seat
+        self.actor = actor
 
     def judge(self, marker: ParsedRecord, one_kernel: bool) -> LifeVerdict:
         if not one_kernel:
             return super().judge(marker, one_kernel)
         assert marker.owner is not None
-        return LifeVerdict(self.seat.alive(marker.owner.pid), "as the model says")
+        return LifeVerdict(self.actor.alive(marker.owner.pid), "as the model says")

@@ -55,7 +55,7 @@ def link(kind: Any = LinkLock, **options: Any) -> Client:
 
 def _claim(
     name: str,
-    *seats: Client,
+    *actors: Client,
     crashes: int = 1,
     may: frozenset[str] = frozenset(),
     soak: bool = False,
@@ -64,15 +64,15 @@ def _claim(
 ) -> Claim:
     def game() -> Exploration:
         return Exploration(
-            *seats, crashes=crashes, model=world or Leases(clock="ticking"), name=name, **more
+            *actors, crashes=crashes, model=world or Leases(clock="ticking"), name=name, **more
         )
 
     return Claim(name, game, may, soak)
 
 
-def _numbered(name: str, *seats: Client, **more: Any) -> Claim:
+def _numbered(name: str, *actors: Client, **more: Any) -> Claim:
     more.setdefault("world", Leases())
-    return _claim(f"generation: {name}", *seats, quiet=model.quiet, unseen=model.unseen, **more)
+    return _claim(f"generation: {name}", *actors, quiet=model.quiet, unseen=model.unseen, **more)
 
 
 def generation_claims() -> Iterator[Claim]:
@@ -120,8 +120,8 @@ def lease_claims() -> Iterator[Claim]:
             )
 
 
-def _linked(name: str, *seats: Client, **more: Any) -> Claim:
-    return _claim(f"link: {name}", *seats, quiet=_quiet, unseen=model.unnamed, **more)
+def _linked(name: str, *actors: Client, **more: Any) -> Claim:
+    return _claim(f"link: {name}", *actors, quiet=_quiet, unseen=model.unnamed, **more)
 
 
 def _quiet(call: tuple[Any, ...]) -> bool:

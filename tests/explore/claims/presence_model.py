@@ -18,15 +18,15 @@ from lifehold.local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from lifehold.local.ground import MountInfo
 from lifehold.local.handles import Descriptors
 from lifehold.runtime.blocking import finish
+from lifehold.testing.actor import ModelRuntime
 from lifehold.testing.clients import PATH, nobody
 from lifehold.testing.model import Model, NetworkModel, Outcomes
 from lifehold.testing.remembered import Remembering
-from lifehold.testing.seat import ModelRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lifehold.testing.seat import Program, Seat
+    from lifehold.testing.actor import Actor, Program
     from lifehold.testing.world import ClaimedHold, World
 
 TTL, MARGIN, STEP = 1.0, 0.1, 0.5
@@ -155,38 +155,38 @@ def presence_client(
     `server`: replies of the file system are not believed, whatever proves a death at `place`.
     """
 
-    def program(seat: Seat) -> None:
+    def program(actor: Actor) -> None:
         terms = {"terms": TERMS} if leased else {}
-        runtime = LeaseRuntime(seat) if leased else seat.runtime
-        table = Descriptors(seat.files)
+        runtime = LeaseRuntime(actor) if leased else actor.runtime
+        table = Descriptors(actor.files)
         lock = kind(PATH, runtime, table=table, place=place, **terms, **options)
-        _prepare(lock, seat, witness)
+        _prepare(lock, actor, witness)
         lock.near = lock.near and not server
         for _ in range(rounds):
-            grant = _acquired(lock, seat, tries)
+            grant = _acquired(lock, actor, tries)
             if grant is None:
                 continue
-            held = grant.deadline is None or seat.step("until", grant.deadline)
-            seat.enter(grant.token)
+            held = grant.deadline is None or actor.step("until", grant.deadline)
+            actor.enter(grant.token)
             if renews and held:
-                grant = _renewed(lock, grant, seat)
-            seat.leave()
+                grant = _renewed(lock, grant, actor)
+            actor.leave()
             lock.drop(grant)
 
     return program
 
 
-def _prepare(lock: Any, seat: Seat, witness: bool) -> None:
+def _prepare(lock: Any, actor: Actor, witness: bool) -> None:
     """Nothing of the real machine is looked at."""
     lock.inspect = nobody
-    lock._line = lambda: b"%d\n" % seat.me
+    lock._line = lambda: b"%d\n" % actor.me
     if not witness:
         lock._bear_witness = never_witness
     shipped = lock.evidence
-    lock.evidence = Oracle(shipped.kind, seat, shipped.grace, shipped.foreign)
+    lock.evidence = Oracle(shipped.kind, actor, shipped.grace, shipped.foreign)
 
 
-def _acquired(lock: Any, seat: Seat, tries: int) -> Grant | None:
+def _acquired(lock: Any, actor: Actor, tries: int) -> Grant | None:
     left = tries
     while True:
         answer = lock.attempt()
@@ -197,16 +197,16 @@ def _acquired(lock: Any, seat: Seat, tries: int) -> Grant | None:
             left -= 1
             if left == 0:
                 return None
-        seat.step("sleep", 0.0)
+        actor.step("sleep", 0.0)
 
 
-def _renewed(lock: Any, grant: Grant, seat: Seat) -> Grant:
-    seat.leave()
+def _renewed(lock: Any, grant: Grant, actor: Actor) -> Grant:
+    actor.leave()
     answer = finish(lock.renew(grant))
     if not isinstance(answer, Grant):
         return grant
-    if seat.step("until", answer.deadline):
-        seat.enter()
+    if actor.step("until", answer.deadline):
+        actor.enter()
     return answer
 
 
@@ -218,35 +218,35 @@ def never_witness(stake: Any) -> bool:
 def liblockfile(*, rounds: int = 1, path: str = PATH) -> Program:
     """A peer as it is: link and compare; stale is whose process is gone; then unlink by name."""
 
-    def program(seat: Seat) -> None:
-        aside, mine = f"/.lk{seat.me}", b"%d\n" % seat.me
+    def program(actor: Actor) -> None:
+        aside, mine = f"/.lk{actor.me}", b"%d\n" % actor.me
         for _ in range(rounds):
-            seat.step("create", aside, mine)
+            actor.step("create", aside, mine)
             while True:
                 try:
-                    seat.files.link(aside, path)
+                    actor.files.link(aside, path)
                 except OSError:
                     pass
-                if seat.step("same", aside, path):
+                if actor.step("same", aside, path):
                     break
-                seat.step("under_way", True)
-                text = seat.step("read", path)
+                actor.step("under_way", True)
+                text = actor.step("read", path)
                 if text is not None:
                     pid = text.partition(b"\n")[0]
-                    if seat.alive(int(pid or b"0")) == "dead":
-                        unlinked(seat, path)
-                seat.step("under_way", False)
-            seat.enter()
-            unlinked(seat, aside)
-            seat.leave()
-            unlinked(seat, path)
+                    if actor.alive(int(pid or b"0")) == "dead":
+                        unlinked(actor, path)
+                actor.step("under_way", False)
+            actor.enter()
+            unlinked(actor, aside)
+            actor.leave()
+            unlinked(actor, path)
 
     return program
 
 
-def unlinked(seat: Seat, path: str) -> None:
+def unlinked(actor: Actor, path: str) -> None:
     try:
-        seat.files.unlink(path)
+        actor.files.unlink(path)
     except FileNotFoundError:
         pass
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lifehold.core.deadline import Terms
     from lifehold.local.ground import MountInfo
-    from lifehold.testing.seat import Program, Seat
+    from lifehold.testing.actor import Actor, Program
     from lifehold.testing.world import World
 
 
@@ -44,19 +44,19 @@ def client(
 ) -> Program:
     """A program that reads or writes `rounds` times."""
 
-    def program(seat: Seat) -> set[int]:
+    def program(actor: Actor) -> set[int]:
         if terms is not None:
-            seat.runtime = TimedRuntime(seat)
+            actor.runtime = TimedRuntime(actor)
         lock = make(
             PATH,
-            seat.runtime,
+            actor.runtime,
             exclusive=writes,
-            table=Descriptors(seat.files),
+            table=Descriptors(actor.files),
             terms=terms,
             place=place,
-            label=f"P{seat.me}",
-            evidence=Oracle(KIND, seat, 2.0),
-            owner=Owner(seat.me),
+            label=f"P{actor.me}",
+            evidence=Oracle(KIND, actor, 2.0),
+            owner=Owner(actor.me),
         )
         lock.inspect, lock.claim._guards, lock.safety = nobody, True, NEVER
         for _ in range(rounds):
@@ -65,8 +65,8 @@ def client(
                 answer = patiently(lock, answer)
             if isinstance(answer, Grant):
                 until = NEVER if answer.deadline is None else answer.deadline
-                seat.enter(answer.token if writes else None, shared=not writes, until=until)
-                seat.leave()
+                actor.enter(answer.token if writes else None, shared=not writes, until=until)
+                actor.leave()
                 lock.drop(answer)
         return set()
 
@@ -139,9 +139,9 @@ def game(
     name: str, *programs: Program, crashes: int = 1, model: Callable[[], Model] = Model, **more: Any
 ) -> Exploration:
     """A configuration, from an empty folder."""
-    seats = [Client(program) for program in programs]
+    actors = [Client(program) for program in programs]
     return Exploration(
-        *seats,
+        *actors,
         crashes=crashes,
         model=model(),
         name=name,

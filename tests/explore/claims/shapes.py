@@ -21,7 +21,7 @@ from lifehold.testing.explore import Client, Exploration, Model
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from lifehold.testing.seat import Seat
+    from lifehold.testing.actor import Actor
     from lifehold.testing.world import World
 
 
@@ -59,20 +59,20 @@ class CountsNobody(Unqueued):
 def side(*, writes: bool, rounds: int = 1, downgrades: bool = False) -> Client:
     """A client that reads or writes `rounds` times; a writer may end as a reader."""
 
-    def program(seat: Seat) -> set[int]:
-        table = Descriptors(seat.files)
-        lock: Any = Unlined(PATH, seat.runtime, table=table, exclusive=writes)
+    def program(actor: Actor) -> set[int]:
+        table = Descriptors(actor.files)
+        lock: Any = Unlined(PATH, actor.runtime, table=table, exclusive=writes)
         lock.inspect, lock.waiters = nobody, nobody
         for _ in range(rounds):
             answer = lock.attempt()
             if not isinstance(answer, Grant):
                 continue
-            seat.enter(answer.token if writes else None, shared=not writes)
-            seat.leave()
+            actor.enter(answer.token if writes else None, shared=not writes)
+            actor.leave()
             if downgrades:
-                seat.enter(None, shared=True)  # from here on no writer may come in
+                actor.enter(None, shared=True)  # from here on no writer may come in
                 lock.downgrade(answer)
-                seat.leave()
+                actor.leave()
             lock.drop(answer)
         return {slot.fd for slot in table.idle.values()}
 
@@ -82,9 +82,9 @@ def side(*, writes: bool, rounds: int = 1, downgrades: bool = False) -> Client:
 def taker(permits: int = 2, *, rounds: int = 1, kind: Any = Unqueued) -> Client:
     """A client that takes a slot. Of one permit it claims all slots: nobody may be beside it."""
 
-    def program(seat: Seat) -> set[int]:
-        table = Descriptors(seat.files)
-        gate: Any = kind(PATH, seat.runtime, permits, table=table)
+    def program(actor: Actor) -> set[int]:
+        table = Descriptors(actor.files)
+        gate: Any = kind(PATH, actor.runtime, permits, table=table)
         for _ in range(rounds):
             try:
                 answer = gate.attempt()
@@ -93,24 +93,24 @@ def taker(permits: int = 2, *, rounds: int = 1, kind: Any = Unqueued) -> Client:
             if not isinstance(answer, Grant):
                 continue
             slots = [f"slot {gate.slot_of(answer)}"] if permits > 1 else ["slot 0", "slot 1"]
-            seat.enter(answer.token, what=slots[0])
+            actor.enter(answer.token, what=slots[0])
             for slot in slots[1:]:
-                seat.enter(None, what=slot)
+                actor.enter(None, what=slot)
             for slot in slots:
-                seat.leave(slot)
+                actor.leave(slot)
             gate.drop(answer)
         return {slot.fd for slot in table.idle.values()}
 
     return Client(program)
 
 
-def game(name: str, *seats: Client, crashes: int = 1, **more: Any) -> Exploration:
+def game(name: str, *actors: Client, crashes: int = 1, **more: Any) -> Exploration:
     """A configuration, where nothing is there."""
-    return Exploration(*seats, crashes=crashes, model=Pausing(clock="still"), name=name, **more)
+    return Exploration(*actors, crashes=crashes, model=Pausing(clock="still"), name=name, **more)
 
 
-def _claim(name: str, *seats: Client, soak: bool = False, **more: Any) -> Claim:
-    made: Callable[[], Exploration] = lambda: game(name, *seats, **more)  # noqa: E731
+def _claim(name: str, *actors: Client, soak: bool = False, **more: Any) -> Claim:
+    made: Callable[[], Exploration] = lambda: game(name, *actors, **more)  # noqa: E731
     return Claim(name, made, frozenset(), soak)
 
 

@@ -31,8 +31,8 @@ from lifehold.testing.remembered import TimedModel, TimedRemembering, TimedRunti
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from lifehold.testing.actor import Actor, Call, Program
     from lifehold.testing.model import Outcomes
-    from lifehold.testing.seat import Call, Program, Seat
     from lifehold.testing.world import World
 
 LOCAL, NFS = MountInfo("ext4", "0:1"), MountInfo("nfs4", "0:2")
@@ -66,13 +66,13 @@ def soft_client(
     `looks`: how often it comes back when time alone may have changed the answer.
     """
 
-    def program(seat: Seat) -> set[int]:
+    def program(actor: Actor) -> set[int]:
         if terms is not None:
-            seat.runtime = TimedRuntime(seat)
-        table = Descriptors(seat.files)
+            actor.runtime = TimedRuntime(actor)
+        table = Descriptors(actor.files)
         lock = make(
-            PATH, seat.runtime, table=table, label=f"P{seat.me}", terms=terms, place=place,
-            evidence=Oracle(KIND, seat, grace), owner=Owner(seat.me),
+            PATH, actor.runtime, table=table, label=f"P{actor.me}", terms=terms, place=place,
+            evidence=Oracle(KIND, actor, grace), owner=Owner(actor.me),
         )  # fmt: skip
         lock.inspect, lock._guards, lock.safety = nobody, True, NEVER
         lock._user = no_number
@@ -82,20 +82,20 @@ def soft_client(
                 answer = patiently(lock)
             for _ in range(looks):
                 if isinstance(answer, Held) and answer.hint is not None:
-                    answer = come_back(seat, lock, answer.hint.due)
+                    answer = come_back(actor, lock, answer.hint.due)
             if isinstance(answer, Grant):
-                hold(seat, lock, answer)
+                hold(actor, lock, answer)
         return set()
 
-    def hold(seat: Seat, lock: Any, grant: Grant) -> None:
-        seat.enter(grant.token, until=NEVER if grant.deadline is None else grant.deadline)
+    def hold(actor: Actor, lock: Any, grant: Grant) -> None:
+        actor.enter(grant.token, until=NEVER if grant.deadline is None else grant.deadline)
         if renew and terms is not None:
             tenure = RenewalSchedule(grant, terms, _told)
             for _ in range(renew):
-                finish(beat(lock, seat.runtime, tenure))
+                finish(beat(lock, actor.runtime, tenure))
                 if not tenure.over:
-                    seat.enter(None, until=tenure.deadline)
-        seat.leave()
+                    actor.enter(None, until=tenure.deadline)
+        actor.leave()
         lock.drop(grant)
 
     return program
@@ -111,11 +111,11 @@ def patiently(lock: Any) -> Any:
     return answer
 
 
-def come_back(seat: Seat, lock: Any, due: float) -> Any:
+def come_back(actor: Actor, lock: Any, due: float) -> Any:
     if due >= NEVER:
         return Held()
-    seat.step("wait_for", due)
-    seat.step("sleep_until", due)
+    actor.step("wait_for", due)
+    actor.step("sleep_until", due)
     return lock.attempt()
 
 
@@ -175,11 +175,11 @@ def _claim(
         more["newcomer"] = Client(patient, nonces="same")
 
     def game() -> Exploration:
-        seats = [
+        actors = [
             each if isinstance(each, Client) else Client(each, nonces="same") for each in programs
         ]
         hidden = {"quiet": quiet, **more}
-        return Exploration(*seats, crashes=crashes, model=model(), name=name, **hidden)
+        return Exploration(*actors, crashes=crashes, model=model(), name=name, **hidden)
 
     return Claim(name, game, may, soak)
 

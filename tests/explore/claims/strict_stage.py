@@ -14,7 +14,7 @@ from lifehold.testing.explore import Model, NetworkModel
 from lifehold.testing.model import Outcomes
 
 if TYPE_CHECKING:
-    from lifehold.testing.seat import Seat
+    from lifehold.testing.actor import Actor
     from lifehold.testing.world import World
 
 ABOVE = f"{PATH}.filelock"
@@ -72,8 +72,8 @@ class Room:
     `aged`: all is taken for old; `calm`: private records of others are not seen, nor swept.
     """
 
-    def __init__(self, at: str, seat: Seat, *, aged: bool = False, calm: bool = False) -> None:
-        self.at, self.seat, self.files = at.rstrip("/"), seat, seat.files
+    def __init__(self, at: str, actor: Actor, *, aged: bool = False, calm: bool = False) -> None:
+        self.at, self.actor, self.files = at.rstrip("/"), actor, actor.files
         self.aged, self.calm = aged, calm
 
     def open(self, name: str, flags: int, mode: int = 0o600) -> Any:
@@ -83,7 +83,7 @@ class Room:
         self.files.pwrite(fd, content, 0)
 
     def record(self, name: str, most: int) -> Any:
-        found = self.seat.step("content", f"{self.at}/{name}")
+        found = self.actor.step("content", f"{self.at}/{name}")
         if found is None:
             raise FileNotFoundError(errno.ENOENT, name)
         return found
@@ -118,6 +118,6 @@ class Room:
         return list(self.files.listdir(self.at or "/"))
 
     def scanned(self) -> Any:
-        self.seat.step("scan", self.at)
-        names = self.seat.step("scanned", self.at)
+        self.actor.step("scan", self.at)
+        names = self.actor.step("scanned", self.at)
         return [name for name in names if not (self.calm and name.startswith("."))]

@@ -52,7 +52,7 @@ class PinnedSnapshot(LockFile):
         self.table, self.generation, self.key = table, CLOSED, ""
         self.dev, self.ino = dev, 0
         if not fork.page[0]:
-            fork.awoke()
+            fork.catch_up()
         with fork.gate:
             generation = fork.generation
             self.fd = call()
@@ -115,20 +115,20 @@ class RecordFolder:
     def kept(self, table: Any) -> Iterator[int]:
         """As `opened`, from one block to the next. Of one thread at a time."""
         key = f"{self.path}/"
-        door: RecordFile | None = table.idle.pop(key, None)
-        if door is not None and (door.generation != fork.here() or not door.is_at(self.path)):
-            door.close()
-            door = None
-        if door is None:
+        handle: RecordFile | None = table.idle.pop(key, None)
+        if handle is not None and (handle.generation != fork.here() or not handle.is_at(self.path)):
+            handle.close()
+            handle = None
+        if handle is None:
             with self.opened() as fd:
-                door = RecordFile(table, lambda: (os.dup(fd), False))
+                handle = RecordFile(table, lambda: (os.dup(fd), False))
         try:
-            yield door.fd
+            yield handle.fd
         finally:
             if len(table.idle) < SOME:
-                table.keep(key, door)
+                table.keep(key, handle)
             else:
-                door.close()
+                handle.close()
 
     def both(self, table: Any, one: str, other: str) -> tuple[RecordFile, RecordFile]:
         """Two folders in it, to be kept open. Raises FileNotFoundError, NotAFolder, OSError."""
@@ -261,7 +261,7 @@ def write_all(fd: int, content: bytes) -> None:
 #
 # The seam below the log of the reader/writer lock, and below the claims of the strict one. Rule: by
 # a descriptor, so that no symbolic link on the way is followed. The explorer plays the same
-# protocol in a room of its own.
+# protocol in a folder of its own.
 
 
 NO_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS, errno.ENOENT)

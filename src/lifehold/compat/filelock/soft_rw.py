@@ -107,8 +107,8 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
         self._compromise: LeaseCompromise | None = None
         self._begin(lock_file, timeout, blocking)
         terms = Terms(ttl, beat, min(default_margin(ttl), (ttl - beat) / 2))
-        self._shelf = MemberState(self.lock_file, self._path, BLOCKING, TABLE, terms)
-        self._shelf.poll = poll
+        self._group = MemberState(self.lock_file, self._path, BLOCKING, TABLE, terms)
+        self._group.poll = poll
         waits.sides.add(self)
 
     @classmethod
@@ -132,7 +132,7 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
     # ---- what Sides asks of a kind
 
     def _enter(self, mode: Mode, want: WaitTerms) -> Any:
-        ours = Participant(self._shelf, mode)
+        ours = Participant(self._group, mode)
         try:
             answer = ours.attempt()
             if not isinstance(answer, Grant):
@@ -152,7 +152,7 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
                 )
                 pollers.came(self._path)
             kept = RenewedLease(
-                ours, ours.leased(answer, ours.written_at), self._shelf.terms, self.lock_file
+                ours, ours.leased(answer, ours.written_at), self._group.terms, self.lock_file
             )
             kept.lost = ReadWriteLossSignal(self, ours)  # type: ignore[assignment]
             ours.member.tenure = kept
@@ -226,8 +226,8 @@ class ReadWriteLossSignal:
 def evicted(ours: Participant) -> bool:
     """Whether the log names us no more, by the time our deadline has come."""
     try:
-        with ours.shelf.opened() as rooms:
-            return ours.token not in ours.shelf.log.latest(rooms.gen).members
+        with ours.group.opened() as folders:
+            return ours.token not in ours.group.log.latest(folders.gen).members
     except (FileNotFoundError, NotAFolder):
         return True
     except OSError:

@@ -198,94 +198,96 @@ class GenerationLog:
 
     # ---- looking
 
-    def latest(self, room: OpenFolder) -> LogState:
+    def latest(self, folder: OpenFolder) -> LogState:
         """The newest snapshot. Raises SoftFileLockProtocolError, OSError."""
-        found = self._ahead(room)
+        found = self._ahead(folder)
         if found is None:
-            found = self._found(room) or self._found(room)  # all that was named may have been cut
+            found = self._found(folder) or self._found(
+                folder
+            )  # all that was named may have been cut
             if found is None:
                 reason = "generation log names no readable snapshot"
                 raise SoftFileLockProtocolError(self.lock_file, None, reason)
             if self.near and found.generation:
-                room.pin = self._opened(room, found)
+                folder.pin = self._opened(folder, found)
         self.last = found
         return found
 
-    def _ahead(self, room: OpenFolder) -> LogState | None:
+    def _ahead(self, folder: OpenFolder) -> LogState | None:
         """From the one that is kept open on, to the first that is missing.
 
         None: there is none, or it was cut meanwhile, and with it others may have been.
         """
-        kept, room.pin = room.pin, None
+        kept, folder.pin = folder.pin, None
         if kept is None:
             return None
         for _ in range(self.keep):
             state, pin = kept
             try:
-                after = room.kept(numbered(state.generation + 1))
+                after = folder.kept(numbered(state.generation + 1))
             except FileNotFoundError:
                 if not pin.has_name():
                     break
-                room.pin = kept
+                folder.pin = kept
                 return state  # type: ignore[no-any-return]
-            content = room.files.pread(after.fd, MOST + 1, 0)
+            content = folder.files.pread(after.fd, MOST + 1, 0)
             kept = self._told(content, state.generation + 1), after
             pin.close()
         kept[1].close()
         return None
 
-    def _opened(self, room: OpenFolder, state: LogState) -> tuple[LogState, Any] | None:
+    def _opened(self, folder: OpenFolder, state: LogState) -> tuple[LogState, Any] | None:
         """A snapshot, to be kept open. None: its name is gone, or leads to another."""
         try:
-            pin = room.kept(numbered(state.generation))
+            pin = folder.kept(numbered(state.generation))
         except FileNotFoundError:
             return None
         expected = spelled(state)
-        if room.files.pread(pin.fd, len(expected) + 1, 0) == expected:
+        if folder.files.pread(pin.fd, len(expected) + 1, 0) == expected:
             return state, pin
         pin.close()
         return None
 
-    def _found(self, room: OpenFolder) -> LogState | None:
-        epoch = self._incarnation(room)
+    def _found(self, folder: OpenFolder) -> LogState | None:
+        epoch = self._incarnation(folder)
         if epoch != self.epoch:
             self.epoch, self.last, self._cut_to = epoch, None, 0
-        head = self._head(room)
-        listed = self._listed(room)
+        head = self._head(folder)
+        listed = self._listed(folder)
         newest = listed[-1] if listed else 0
         if newest >= max(head, self.last.generation if self.last else 0):
-            start = self._read(room, newest) if newest else None
+            start = self._read(folder, newest) if newest else None
             if start is not None:
                 # Where a list is never old, what it lacks came later, and follows without a gap.
                 sure = self.near or newest == head
-                return self._probed(room, start, 1 if sure else self.keep)
+                return self._probed(folder, start, 1 if sure else self.keep)
         named = set(listed[-self.keep :])
         if self.last is not None and self.last.generation:
             named.add(self.last.generation)
         if head:
             named.add(head)
         for generation in sorted(named, reverse=True):
-            start = self._read(room, generation)
+            start = self._read(folder, generation)
             if start is not None:
-                return self._probed(room, start, 1 if generation == head else self.keep)
+                return self._probed(folder, start, 1 if generation == head else self.keep)
         newest = max(named, default=0)
-        found = self._probed(room, LogState(newest, None, frozenset()), self.keep)
+        found = self._probed(folder, LogState(newest, None, frozenset()), self.keep)
         return found if found.generation > newest or not named else None
 
-    def _probed(self, room: OpenFolder, start: LogState, patience: int) -> LogState:
+    def _probed(self, folder: OpenFolder, start: LogState, patience: int) -> LogState:
         """The last one from there on, over gaps of fewer than `patience`."""
         latest, generation, gap = start, start.generation, 0
         while gap < patience:
             generation += 1
-            found = self._read(room, generation)
+            found = self._read(folder, generation)
             if found is None:
                 gap += 1
             else:
                 latest, gap = found, 0
         return latest
 
-    def _read(self, room: OpenFolder, generation: int) -> LogState | None:
-        content = room.read(numbered(generation))
+    def _read(self, folder: OpenFolder, generation: int) -> LogState | None:
+        content = folder.read(numbered(generation))
         return None if content is None else self._told(content, generation)
 
     def _told(self, content: bytes, generation: int) -> LogState:
@@ -295,135 +297,135 @@ class GenerationLog:
             raise SoftFileLockProtocolError(self.lock_file, numbered(generation), reason)
         return found
 
-    def _incarnation(self, room: OpenFolder) -> bytes | None:
-        found = room.read(EPOCH)
+    def _incarnation(self, folder: OpenFolder) -> bytes | None:
+        found = folder.read(EPOCH)
         if found is None:
             with contextlib.suppress(FileExistsError):
-                room.created(EPOCH, f"{os.urandom(16).hex()}\n".encode(), self.sync)
-            found = room.read(EPOCH)
+                folder.created(EPOCH, f"{os.urandom(16).hex()}\n".encode(), self.sync)
+            found = folder.read(EPOCH)
         return found
 
     @staticmethod
-    def _listed(room: OpenFolder) -> list[int]:
+    def _listed(folder: OpenFolder) -> list[int]:
         """The numbers in the folder, in order."""
         return sorted(
             int(name)
-            for name in room.names()
+            for name in folder.names()
             if len(name) == DIGITS and name.isascii() and name.isdigit()
         )
 
     # ---- committing
 
-    def commit(self, room: OpenFolder, before: LogState, state: LogState) -> bool:
+    def commit(self, folder: OpenFolder, before: LogState, state: LogState) -> bool:
         """Publish what follows `before`. False: somebody was faster, or it is another log by now.
 
         Raises FileNotFoundError when the folder was removed; OSError.
         """
         done = self._commit_near if self.near else self._commit_far
-        if not done(room, before, state, spelled(state)):
+        if not done(folder, before, state, spelled(state)):
             return False
         self.last = state
         if not state.generation % self.batch:
-            self._cut(room, state.generation - self.cut)
+            self._cut(folder, state.generation - self.cut)
         return True
 
     def _commit_near(
-        self, room: OpenFolder, before: LogState, state: LogState, content: bytes
+        self, folder: OpenFolder, before: LogState, state: LogState, content: bytes
     ) -> bool:
         if before.generation:
-            kept = self._pinned(room, before)
+            kept = self._pinned(folder, before)
             if kept is None:
                 return False
-        elif self._head(room):
+        elif self._head(folder):
             return False
         else:
             kept = None
         ours: list[Any] = []
         try:
             name = numbered(state.generation)
-            if not self._published(room, name, content, ours):
+            if not self._published(folder, name, content, ours):
                 return False
             if kept is not None:
                 if not kept.has_name():
-                    return self._withdrawn(room, state.generation, name)
+                    return self._withdrawn(folder, state.generation, name)
                 kept.let_go()
                 kept = None
             if ours:
-                room.pin = state, ours.pop()
+                folder.pin = state, ours.pop()
         finally:
             for each in (kept, *ours):
                 if each is not None:
                     each.close()
         if state.writer is None:  # else the next one comes soon, and nobody new before it
             with contextlib.suppress(OSError):
-                self._move_head(room, state.generation, content)
+                self._move_head(folder, state.generation, content)
         return True
 
-    def _pinned(self, room: OpenFolder, state: LogState) -> Any:
+    def _pinned(self, folder: OpenFolder, state: LogState) -> Any:
         """A snapshot, open: whether it has its name still is asked later. None: it has not."""
-        kept, room.pin = room.pin, None
+        kept, folder.pin = folder.pin, None
         if kept is not None and kept[0] != state:
             kept[1].close()
             kept = None
         if kept is None:
-            kept = self._opened(room, state)
+            kept = self._opened(folder, state)
         return None if kept is None else kept[1]
 
     def _commit_far(
-        self, room: OpenFolder, before: LogState, state: LogState, content: bytes
+        self, folder: OpenFolder, before: LogState, state: LogState, content: bytes
     ) -> bool:
         generation, name = state.generation, numbered(state.generation)
-        if room.read(EPOCH) != self.epoch or not self._follows(room, generation):
+        if folder.read(EPOCH) != self.epoch or not self._follows(folder, generation):
             return False
-        if not self._linked(room, name, content):
+        if not self._linked(folder, name, content):
             return False
-        head = self._head(room)
-        lead = max([head, *self._listed(room)]) - generation
-        if lead >= self.keep or not self._follows(room, generation):
-            return self._withdrawn(room, generation, name, lead)
+        head = self._head(folder)
+        lead = max([head, *self._listed(folder)]) - generation
+        if lead >= self.keep or not self._follows(folder, generation):
+            return self._withdrawn(folder, generation, name, lead)
         with contextlib.suppress(OSError):
             if self._has_epoch() and head < generation:
-                self._rename_head(room, content)
+                self._rename_head(folder, content)
         return True
 
     def _withdrawn(
-        self, room: OpenFolder, generation: int, name: str, lead: int | None = None
+        self, folder: OpenFolder, generation: int, name: str, lead: int | None = None
     ) -> bool:
         """The log went on by so much that its name was free again, or it is another one."""
         if lead is None:
-            head = self._head(room)
-            lead = max([head, *self._listed(room)]) - generation
+            head = self._head(folder)
+            lead = max([head, *self._listed(folder)]) - generation
         if not 0 < lead < self.keep:
-            room.unlink(name)
+            folder.unlink(name)
         return False
 
-    def _cut(self, room: OpenFolder, generation: int) -> None:
+    def _cut(self, folder: OpenFolder, generation: int) -> None:
         """Remove what is too old, the oldest first: what stays has no hole."""
         oldest = self._cut_to + 1  # what is older we have removed before
         if not generation - MANY < oldest <= generation:
             oldest = generation
-            while oldest > 1 and room.key_at(numbered(oldest - 1)) is not None:
+            while oldest > 1 and folder.key_at(numbered(oldest - 1)) is not None:
                 oldest -= 1
         for number in range(max(oldest, 1), generation + 1):
-            room.unlink(numbered(number))
+            folder.unlink(numbered(number))
         self._cut_to = generation
 
-    def _follows(self, room: OpenFolder, generation: int) -> bool:
+    def _follows(self, folder: OpenFolder, generation: int) -> bool:
         """Whether the snapshot before it is there; the first one follows nothing."""
         if generation > 1:
-            return room.key_at(numbered(generation - 1)) is not None
-        return not self._head(room)
+            return folder.key_at(numbered(generation - 1)) is not None
+        return not self._head(folder)
 
-    def _published(self, room: OpenFolder, name: str, content: bytes, ours: list[Any]) -> bool:
+    def _published(self, folder: OpenFolder, name: str, content: bytes, ours: list[Any]) -> bool:
         """Whether it has its name now, whole, and nobody was faster. `ours`: it, if it is open."""
-        made = room.nameless()
+        made = folder.nameless()
         if made is None:
-            return self._linked(room, name, content)
+            return self._linked(folder, name, content)
         try:
-            room.files.pwrite(made.fd, content, 0)
+            folder.files.pwrite(made.fd, content, 0)
             self.sync(made.fd, made.dev)
-            if not room.named(made.fd, name):
-                return self._linked(room, name, content)
+            if not folder.named(made.fd, name):
+                return self._linked(folder, name, content)
             ours.append(made)
         except FileExistsError:
             return False
@@ -434,20 +436,20 @@ class GenerationLog:
                 made.close()
         return True
 
-    def _linked(self, room: OpenFolder, name: str, content: bytes) -> bool:
+    def _linked(self, folder: OpenFolder, name: str, content: bytes) -> bool:
         temporary = f"{TEMPORARY}{os.urandom(16).hex()}"
-        key = room.created(temporary, content, self.sync)
+        key = folder.created(temporary, content, self.sync)
         try:
-            room.linked(temporary, name, key)
+            folder.linked(temporary, name, key)
         except FileExistsError:
             return False
         except OSError as error:
-            if room.key_at(name) == key:
+            if folder.key_at(name) == key:
                 return True
             raise without_links(self.lock_file, error) or error from None
         finally:
-            room.unlink(temporary)
-        return room.key_at(name) == key
+            folder.unlink(temporary)
+        return folder.key_at(name) == key
 
     # --------------------------------------------------------------------------------------------
     # HEAD of a reader/writer log: a copy of one of the newest snapshots, behind the log's own name.
@@ -458,9 +460,9 @@ class GenerationLog:
     #
     # HEAD as one object knows it. `epoch`: the name of the log, with its newline.
 
-    def _head(self, room: OpenFolder) -> int:
+    def _head(self, folder: OpenFolder) -> int:
         """The generation that HEAD names; 0 for none."""
-        content = room.read(HEAD)
+        content = folder.read(HEAD)
         return 0 if content is None else self._named_by(content)
 
     def _named_by(self, content: bytes) -> int:
@@ -473,16 +475,16 @@ class GenerationLog:
     def _has_epoch(self) -> bool:
         return self.epoch is not None and is_token(self.epoch.decode("ascii", "replace")[:-1])
 
-    def _move_head(self, room: OpenFolder, generation: int, content: bytes) -> None:
+    def _move_head(self, folder: OpenFolder, generation: int, content: bytes) -> None:
         """In place: a rename over a file makes ext4 write it out at once."""
         if not self._has_epoch():
             return
-        files, head = room.files, room.head
+        files, head = folder.files, folder.head
         if head is None or files.fstat(head.fd).st_nlink != 1:
             try:
-                head = room.head = room.kept(HEAD, os.O_RDWR)
+                head = folder.head = folder.kept(HEAD, os.O_RDWR)
             except FileNotFoundError:
-                self._rename_head(room, content)
+                self._rename_head(folder, content)
                 return
             if files.fstat(head.fd).st_nlink != 1:
                 return
@@ -491,8 +493,8 @@ class GenerationLog:
         if len(there) == USUAL:
             there = files.pread(head.fd, BUFFER, 0)
         if not there.startswith(self.epoch or b"-"):
-            if room.read(EPOCH) == self.epoch:
-                self._rename_head(room, content)  # half of it, after a crash
+            if folder.read(EPOCH) == self.epoch:
+                self._rename_head(folder, content)  # half of it, after a crash
             else:
                 self.epoch = None  # of somebody who has begun anew: looked at next time
             return
@@ -504,10 +506,10 @@ class GenerationLog:
                 files.truncate(head.fd, len(text))
             self._said = text, generation
 
-    def _rename_head(self, room: OpenFolder, content: bytes) -> None:
+    def _rename_head(self, folder: OpenFolder, content: bytes) -> None:
         temporary = f"{TEMPORARY}{os.urandom(16).hex()}"
-        room.created(temporary, (self.epoch or b"") + content, None)
+        folder.created(temporary, (self.epoch or b"") + content, None)
         try:
-            room.rename(temporary, HEAD)
+            folder.rename(temporary, HEAD)
         except OSError:
-            room.unlink(temporary)
+            folder.unlink(temporary)

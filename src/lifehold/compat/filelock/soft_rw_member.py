@@ -86,12 +86,12 @@ def is_there(path: str) -> bool:
 
 
 class OpenFolderPair:
-    """Two rooms that are open. Of one thread at a time; also for a block."""
+    """Two folders that are open. Of one thread at a time; also for a block."""
 
     __slots__ = ("_folders", "gen", "holders", "path")
 
-    def __init__(self, shelf: MemberState) -> None:
-        table, root = shelf.table, shelf.root
+    def __init__(self, group: MemberState) -> None:
+        table, root = group.table, group.root
         try:
             self._folders = root.both(table, "gen", "holders")
         except OSError as error:
@@ -166,12 +166,12 @@ class MemberState:
         """Those that the last acquisition has left behind."""
         return self.table.idle.pop(self.where, None)  # type: ignore[no-any-return]
 
-    def keep(self, rooms: OpenFolderPair) -> None:
+    def keep(self, folders: OpenFolderPair) -> None:
         """For the next acquisition: nobody uses them."""
         if len(self.table.idle) < SOME:
-            self.table.keep(self.where, rooms)
+            self.table.keep(self.where, folders)
         else:
-            rooms.close()
+            folders.close()
 
     def unchanged_until(self, key: str, content: bytes | None, asked: float) -> float:
         """When the record will have been the same for long enough, if it stays so."""
@@ -197,9 +197,9 @@ class MetMembers(pollers.MetPeer):
 
     windows = pollers.MEMBERS
 
-    def __init__(self, shelf: MemberState) -> None:
-        super().__init__(shelf.path)
-        self._shelf = shelf
+    def __init__(self, group: MemberState) -> None:
+        super().__init__(group.path)
+        self._group = group
         self._turns = 0  # that are ours before it is theirs again
         self._met: set[str] = set()  # tokens of theirs that were in while ours waited
 
@@ -236,10 +236,10 @@ class MetMembers(pollers.MetPeer):
     def _waiting(self) -> set[str]:
         """The tokens of other programs that have a record and are not in."""
         try:
-            with self._shelf.opened() as rooms:
-                members = self._shelf.log.latest(rooms.gen).members
-                names = [name for name in rooms.holders.names() if is_token(name)]
-                found = {name: rooms.holders.read(name) for name in names if name not in members}
+            with self._group.opened() as folders:
+                members = self._group.log.latest(folders.gen).members
+                names = [name for name in folders.holders.names() if is_token(name)]
+                found = {name: folders.holders.read(name) for name in names if name not in members}
         except (OSError, NotAFolder):
             return set()
         named = {name: named_by(content or b"") for name, content in found.items()}
@@ -279,17 +279,17 @@ CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL
 class Participant:
     """One acquisition."""
 
-    rooms: OpenFolderPair | None = None
-    shelf: MemberState
+    folders: OpenFolderPair | None = None
+    group: MemberState
     runtime: Any
     token: str
     due: float = NEVER
     _pid: int | None = None
     safety, terms, label = SAFETY, None, ""
 
-    def __init__(self, shelf: MemberState, mode: Mode) -> None:
-        self.shelf, self.mode, self.exclusive = shelf, mode, mode == "write"
-        self.path, self.runtime, self.files = shelf.path, shelf.runtime, shelf.table.files
+    def __init__(self, group: MemberState, mode: Mode) -> None:
+        self.group, self.mode, self.exclusive = group, mode, mode == "write"
+        self.path, self.runtime, self.files = group.path, group.runtime, group.table.files
         chance = os.urandom(40).hex()
         self._mark, self._nonce, self.token = chance[:16], chance[16:48], chance[48:]
         self.member: Any = None
@@ -299,29 +299,29 @@ class Participant:
 
     def far(self) -> bool:
         """Whether its calls may wait for a file server."""
-        return not self.shelf.near
+        return not self.group.near
 
     # ---- our record
 
     def _record(self) -> bytes:
-        lease = float(self.shelf.terms.ttl)
-        pid, host = self.shelf.words.record(False).decode().split("\n")[:2]
+        lease = float(self.group.terms.ttl)
+        pid, host = self.group.words.record(False).decode().split("\n")[:2]
         head = f"filelock-rw/1\ntoken={self.token}\npid={pid}\nhost={host}\n"
         nonce, self._nonce = self._nonce or os.urandom(16).hex(), ""
         tail = f"lease={lease!r}\nnonce={nonce}\n"
         return (head + tail + (WITNESS if self.witness else "")).encode()
 
     def _publish(self, holders: OpenFolder) -> None:
-        made = MemberRecord(self.shelf.table, lambda: (holders.open(self.token, CREATE), True))
+        made = MemberRecord(self.group.table, lambda: (holders.open(self.token, CREATE), True))
         self.member = made
-        self.witness = self.shelf.near and made.bear_witness()
+        self.witness = self.group.near and made.bear_witness()
         self._write(made)
 
     def _write(self, ours: MemberRecord) -> None:
         # L8  Before the record is sent: whoever sees it first counts from there on.
         self.written_at = self.runtime.now()
         ours.write(self._record())
-        self.fresh_until = self.written_at + self.shelf.terms.ttl / 4
+        self.fresh_until = self.written_at + self.group.terms.ttl / 4
 
     def _refresh(self, holders: OpenFolder) -> bool:
         """Write a new nonce. False: the name does not lead to our record."""
@@ -342,16 +342,16 @@ class Participant:
         """One try that does not wait. Raises OSError, NotAFolder."""
         self.due = NEVER
         for again in range(TRIES):
-            self.shelf.prepare()
+            self.group.prepare()
             try:
-                rooms = self._in()
+                folders = self._in()
                 fresh = self.member is None
                 if fresh:
-                    self._publish(rooms.holders)
-                generation = self._step(rooms.gen, rooms.holders, again, fresh)
+                    self._publish(folders.holders)
+                generation = self._step(folders.gen, folders.holders, again, fresh)
             except FileNotFoundError:  # the log was removed: there is a new one to come
                 self._out(None)
-                self.shelf.ready, self.entered = False, False
+                self.group.ready, self.entered = False, False
                 continue
             except OSError as error:
                 tell_path(error, self.path)
@@ -368,7 +368,7 @@ class Participant:
 
     def _step(self, gen: OpenFolder, holders: OpenFolder, again: int, fresh: bool) -> int | None:
         """The generation of our grant; 0: look again; None: wait."""
-        log = self.shelf.log
+        log = self.group.log
         # What we know may be old: then its successor is there already, and our link fails.
         known = log.last if not again and log.last and not log.last.members else None
         latest = known or log.latest(gen)
@@ -408,20 +408,20 @@ class Participant:
         names: tuple[Any, frozenset[str]],
         stale: set[str],
     ) -> bool:
-        if not self.shelf.log.commit(gen, latest, LogState(latest.generation + 1, *names)):
+        if not self.group.log.commit(gen, latest, LogState(latest.generation + 1, *names)):
             return False
         for token in stale:
             holders.unlink(token)
-            self.shelf.seen.pop(token, None)
+            self.group.seen.pop(token, None)
         return True
 
     # ---- waiting
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until a snapshot comes, or time permits more; then one try."""
-        pause = SAFETY if self.shelf.near else self.shelf.poll
+        pause = SAFETY if self.group.near else self.group.poll
         limit = min(until, self.due, self.fresh_until, self.runtime.now() + pause)
-        where = self.shelf.where
+        where = self.group.where
         await self.runtime.changed(ask, where, limit, blind=self.far(), pid=self._pid)
         return self.attempt()
 
@@ -433,13 +433,13 @@ class Participant:
         used: OpenFolderPair | None = None
         try:
             # Where we came in: were these taken away since, we are named by nothing that counts.
-            rooms = self.rooms = self.rooms or self.shelf.opened()
+            folders = self.folders = self.folders or self.group.opened()
             try:
-                self._named_no_more(rooms.gen)
+                self._named_no_more(folders.gen)
             finally:
                 if member is not None:
-                    rooms.holders.unlink(self.token)
-            used = rooms
+                    folders.holders.unlink(self.token)
+            used = folders
         except (FileNotFoundError, NotAFolder):
             pass  # the log was removed, or exchanged for something else
         finally:
@@ -449,7 +449,7 @@ class Participant:
                 member.close()
 
     def _named_no_more(self, gen: OpenFolder) -> None:
-        log, token = self.shelf.log, self.token
+        log, token = self.group.log, self.token
         latest = log.last
         if latest is None or token not in latest.members:
             latest = log.latest(gen)
@@ -482,7 +482,7 @@ class Participant:
             grant.acquired_at_ns,
             grant.key,
             grant.handle,
-            self.shelf.terms.deadline(began),
+            self.group.terms.deadline(began),
         )
 
     async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
@@ -492,8 +492,8 @@ class Participant:
             return Lost(RELEASED)
         began = self.runtime.now()
         try:
-            with self.shelf.opened() as rooms:
-                if not self._refresh(rooms.holders):
+            with self.group.opened() as folders:
+                if not self._refresh(folders.holders):
                     return Lost("evicted", gone=True)
         except (FileNotFoundError, NotAFolder):
             return Lost("evicted", gone=True)
@@ -502,9 +502,9 @@ class Participant:
             raise
         ours.trouble = None
         try:
-            with self.shelf.opened() as rooms:
-                latest = self.shelf.log.latest(rooms.gen)
-                self._sweep(rooms.gen, rooms.holders, latest)
+            with self.group.opened() as folders:
+                latest = self.group.log.latest(folders.gen)
+                self._sweep(folders.gen, folders.holders, latest)
         except (OSError, NotAFolder):
             return self.leased(grant, began)  # says nothing of us
         if self.token not in latest.members:
@@ -524,20 +524,20 @@ class Participant:
     def inspect(self, *, held: bool = False) -> Holder | None:
         """The writer, or one of the readers."""
         try:
-            with self.shelf.opened() as rooms:
-                latest = self.shelf.log.latest(rooms.gen)
+            with self.group.opened() as folders:
+                latest = self.group.log.latest(folders.gen)
                 others = sorted(latest.readers - {self.token})
                 if latest.writer not in (None, self.token):
                     others.insert(0, str(latest.writer))
                 if not others:
                     return None
-                named = named_by(rooms.holders.read(others[0]) or b"")
+                named = named_by(folders.holders.read(others[0]) or b"")
         except (OSError, NotAFolder) as error:
             return Holder(evidence=f"its log cannot be read: {error}")
         lock = f"{self.path} (soft reader/writer lock of filelock's format)"
         if named is None:
             return Holder(None, None, UNKNOWN, "its record names nobody", lock=lock)
-        case = self.shelf.words.verdict(named, None, self.shelf.near)
+        case = self.group.words.verdict(named, None, self.group.near)
         owner = Owner(named.pid, host=named.host)
         return Holder(owner, None, case.state, case.evidence, latest.generation, lock=lock)
 
@@ -548,27 +548,27 @@ class Participant:
         """Whether a member is proven dead, or has been silent for long enough (L2)."""
         asked = self.runtime.now()
         content = holders.read(token)
-        until = self.shelf.unchanged_until(token, content, asked)
+        until = self.group.unchanged_until(token, content, asked)
         if asked >= until:
             return True
         self.due = min(self.due, until)
-        return bool(content and self.shelf.near and self._dead(holders, token, content))
+        return bool(content and self.group.near and self._dead(holders, token, content))
 
     def _dead(self, holders: OpenFolder, token: str, content: bytes) -> bool:
         named = named_by(content)
         if named is None:
             return False
         if not named.witness:
-            pollers.met(self.shelf.path, lambda: MetMembers(self.shelf))
-            found = pollers.expected.get(self.shelf.path)
+            pollers.met(self.group.path, lambda: MetMembers(self.group))
+            found = pollers.expected.get(self.group.path)
             if isinstance(found, MetMembers):
                 found.saw(token)
         witness = self._witnessed(holders, token) if named.witness else None
-        if named.host == self.shelf.words.host_name():
+        if named.host == self.group.words.host_name():
             self._pid = named.pid
         if named.witness and witness is None:
             return False
-        return bool(self.shelf.words.verdict(named, witness, True).state == DEAD)
+        return bool(self.group.words.verdict(named, witness, True).state == DEAD)
 
     @staticmethod
     def _witnessed(holders: OpenFolder, token: str) -> bool | None:
@@ -591,32 +591,32 @@ class Participant:
     def _sweep(self, gen: OpenFolder, holders: OpenFolder, latest: LogState) -> None:
         """Now and then: what crashes have left, once it has not changed for as long as a member."""
         now = self.runtime.now()
-        if now < self.shelf.sweep_at:
+        if now < self.group.sweep_at:
             return
-        self.shelf.sweep_at = now + self.shelf.terms.ttl / 2
+        self.group.sweep_at = now + self.group.terms.ttl / 2
         kept = set(latest.members)
-        for room in (holders, gen):
-            for name in room.names():
+        for folder in (holders, gen):
+            for name in folder.names():
                 ours = name == self.token or name in latest.members
                 left = name.startswith(TEMPORARY)
-                if is_token(name) and not ours if room is holders else left:
+                if is_token(name) and not ours if folder is holders else left:
                     kept.add(name)
-                    if now >= self.shelf.unchanged_until(name, room.read(name), now):
-                        room.unlink(name)
-        self.shelf.seen = {key: told for key, told in self.shelf.seen.items() if key in kept}
+                    if now >= self.group.unchanged_until(name, folder.read(name), now):
+                        folder.unlink(name)
+        self.group.seen = {key: told for key, told in self.group.seen.items() if key in kept}
 
     def _in(self) -> OpenFolderPair:
         """Those that the path leads to now."""
-        rooms = self.rooms = self.rooms or self.shelf.idle()
-        if rooms is None or not rooms.lead_here():
+        folders = self.folders = self.folders or self.group.idle()
+        if folders is None or not folders.lead_here():
             self._out(None)
-            rooms = self.rooms = self.shelf.opened()
-        return rooms
+            folders = self.folders = self.group.opened()
+        return folders
 
-    def _out(self, rooms: OpenFolderPair | None) -> None:
-        """Use them no more. `rooms`: they are of use to the next one."""
-        before, self.rooms = self.rooms, None
-        if rooms is not None:
-            self.shelf.keep(rooms)
+    def _out(self, folders: OpenFolderPair | None) -> None:
+        """Use them no more. `folders`: they are of use to the next one."""
+        before, self.folders = self.folders, None
+        if folders is not None:
+            self.group.keep(folders)
         elif before is not None:
             before.close()

@@ -327,8 +327,8 @@ class StrictFile:
         intent, held = claim_name("intent", token), claim_name("held", token)
         ours.names = [intent]
         try:
-            with self.claims.entered() as room:
-                published(room, intent, self.words(token), self.mode)
+            with self.claims.entered() as folder:
+                published(folder, intent, self.words(token), self.mode)
         except PrivateRecordTaken:
             return False
         except FileExistsError:
@@ -340,8 +340,8 @@ class StrictFile:
             return False
         ours.names = [held, intent]
         try:
-            with self.claims.entered() as room:
-                room.linked(intent, held)
+            with self.claims.entered() as folder:
+                folder.linked(intent, held)
         except OSError as error:
             if isinstance(error, FileExistsError):
                 ours.names = [intent]
@@ -404,8 +404,8 @@ class StrictFile:
         if ours.generation != fork.here():
             return Lost(OF_PARENT)
         try:
-            with self.claims.entered() as room:
-                there = all(room.key_at(name) is not None for name in ours.names)
+            with self.claims.entered() as folder:
+                there = all(folder.key_at(name) is not None for name in ours.names)
         except (OSError, NotAFolder):
             there = False
         return None if there else Lost(GONE, gone=True)
@@ -445,8 +445,8 @@ class StrictFile:
                 return found
             self._swept()
             try:
-                with self.claims.above() as room:
-                    published(room, name, pidfile.STRICT, self.mode)
+                with self.claims.above() as folder:
+                    published(folder, name, pidfile.STRICT, self.mode)
             except PrivateRecordTaken:
                 break
             except FileExistsError:
@@ -532,12 +532,12 @@ class StrictFile:
         name = os.path.basename(self.path)
         now: list[float | None] = []
         try:
-            with self.claims.above() as room:
-                for each in room.names():
+            with self.claims.above() as folder:
+                for each in folder.names():
                     if public_name(each) == name:
                         if not now:
-                            now.append(server_time(room))
-                        reclaim(room, each, now, True)
+                            now.append(server_time(folder))
+                        reclaim(folder, each, now, True)
         except OSError as error:
             reason = f"cannot reclaim sentinel private records: {error.strerror or error}"
             raise SoftFileLockProtocolError(self.lock_file, None, reason) from error

@@ -153,8 +153,8 @@ class Claims:
         Raises SoftFileLockProtocolError for anything that is not sure.
         """
         try:
-            with self.entered() as room:
-                return self._seen(room, tidy, proven, ours)
+            with self.entered() as folder:
+                return self._seen(folder, tidy, proven, ours)
         except FileNotFoundError:
             return []
         except (NotAFolder, OSError) as error:
@@ -164,9 +164,9 @@ class Claims:
             raise SoftFileLockProtocolError(self.lock_file, None, reason) from error
 
     def _seen(
-        self, room: OpenFolder, tidy: bool, proven: bool, ours: Iterable[str]
+        self, folder: OpenFolder, tidy: bool, proven: bool, ours: Iterable[str]
     ) -> list[StrictSoftFileClaim]:
-        names = self._named(room, tidy)
+        names = self._named(folder, tidy)
         for name in names:
             if parts_of(name) is None:
                 reason = "unknown claim name or protocol version"
@@ -177,14 +177,14 @@ class Claims:
                 parts: Any = parts_of(name)
                 found.append(StrictSoftFileClaim(name, parts[0], parts[1], os.getpid(), ""))
                 continue
-            content = self._content(room, name)
-            if content is not None and (not proven or self._is_at_server(room, name)):
+            content = self._content(folder, name)
+            if content is not None and (not proven or self._is_at_server(folder, name)):
                 found.append(parsed(self.lock_file, name, content))
         return found
 
-    def _named(self, room: OpenFolder, tidy: bool) -> list[str]:
+    def _named(self, folder: OpenFolder, tidy: bool) -> list[str]:
         try:
-            names = sorted(room.scanned())
+            names = sorted(folder.scanned())
         except OSError as error:
             reason = f"cannot list claim directory: {error.strerror}"
             raise SoftFileLockProtocolError(self.lock_file, None, reason) from error
@@ -194,18 +194,18 @@ class Claims:
             known = is_probe(name) or (public is not None and parts_of(public) is not None)
             if name.startswith(".") and known:
                 try:
-                    reclaim(room, name, now, tidy)
+                    reclaim(folder, name, now, tidy)
                 except OSError as error:
                     reason = f"cannot list claim directory: {error.strerror or error}"
                     raise SoftFileLockProtocolError(self.lock_file, None, reason) from error
         return [name for name in names if not name.startswith(".")]
 
-    def _content(self, room: OpenFolder, name: str) -> bytes | None:
+    def _content(self, folder: OpenFolder, name: str) -> bytes | None:
         """A claim's record; None when it is gone."""
         until = 0.0
         while True:
             try:
-                content = room.record(name, LONGEST)
+                content = folder.record(name, LONGEST)
             except FileNotFoundError:
                 return None
             except OSError as error:
@@ -223,23 +223,23 @@ class Claims:
                 raise SoftFileLockProtocolError(self.lock_file, name, reason)
             return content
 
-    def _is_at_server(self, room: OpenFolder, name: str) -> bool:
+    def _is_at_server(self, folder: OpenFolder, name: str) -> bool:
         """A client reads from its cache what is gone; a link is made by the server."""
         probe = f"{PROBE}{os.urandom(16).hex()}{SUFFIX}"
         try:
-            room.linked(name, probe)
+            folder.linked(name, probe)
         except OSError as error:
             if error.errno in (errno.ENOENT, errno.ESTALE):
                 return False
             reason = f"cannot verify claim: {error.strerror}"
             raise SoftFileLockProtocolError(self.lock_file, name, reason) from error
-        room.unlink(probe)
+        folder.unlink(probe)
         return True
 
     def removed(self, name: str) -> None:
         """Remove one. Raises OSError, NotAFolder."""
-        with self.entered() as room:
-            room.unlink(name)
+        with self.entered() as folder:
+            folder.unlink(name)
 
 
 def without_links(lock_file: str, error: OSError) -> SoftFileLockProtocolError | None:
@@ -286,62 +286,62 @@ def public_name(private: str) -> str | None:
     return public if marker and is_token(chance) else None
 
 
-def published(room: OpenFolder, name: str, content: bytes, mode: int) -> None:
+def published(folder: OpenFolder, name: str, content: bytes, mode: int) -> None:
     """A file of that name, whole from its first instant.
 
     Raises FileExistsError, PrivateRecordTaken.
     """
     private = private_name(name)
-    file = room.open(private, os.O_RDWR | CREATE, mode)
-    found = room.files.fstat(file)
+    file = folder.open(private, os.O_RDWR | CREATE, mode)
+    found = folder.files.fstat(file)
     key = found.st_dev, found.st_ino
     try:
-        room.write(file, content)
+        folder.write(file, content)
         try:
-            room.linked(private, name, key)
+            folder.linked(private, name, key)
         except FileNotFoundError as error:
-            if room.key_at(private) is not None:
+            if folder.key_at(private) is not None:
                 raise
             raise PrivateRecordTaken from error
-        if room.key_at(name) != key:
+        if folder.key_at(name) != key:
             raise PrivateRecordTaken
     finally:
-        room.files.close(file)
-        if room.key_at(private) == key:
-            room.unlink(private)
+        folder.files.close(file)
+        if folder.key_at(private) == key:
+            folder.unlink(private)
 
 
-def reclaim(room: OpenFolder, name: str, now: list[float | None], tidy: bool) -> None:
+def reclaim(folder: OpenFolder, name: str, now: list[float | None], tidy: bool) -> None:
     """Remove a private record that a crash has left: one that is linked, or is two seconds old."""
     try:
-        found = room.stat(name)
+        found = folder.stat(name)
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, f"{name} is not a regular private record")
     if found.st_nlink == 1:
         if not now:
-            now.append(server_time(room) if tidy else None)
+            now.append(server_time(folder) if tidy else None)
         if now[0] is None or now[0] - found.st_mtime < AGE:
             return
     try:
-        room.unlink(name)
+        folder.unlink(name)
     except PermissionError:
         return  # another account's
 
 
-def server_time(room: OpenFolder) -> float | None:
+def server_time(folder: OpenFolder) -> float | None:
     """What time it is for the file system, which stamps what is written there."""
     probe = private_name(f"held-v1-{os.urandom(16).hex()}.claim")
     try:
-        file = room.open(probe, os.O_WRONLY | CREATE)
+        file = folder.open(probe, os.O_WRONLY | CREATE)
     except OSError:
         return None
     try:
-        room.write(file, b"\n")
-        return float(room.files.fstat(file).st_mtime)
+        folder.write(file, b"\n")
+        return float(folder.files.fstat(file).st_mtime)
     except OSError:
         return None
     finally:
-        room.files.close(file)
-        room.unlink(probe)
+        folder.files.close(file)
+        folder.unlink(probe)

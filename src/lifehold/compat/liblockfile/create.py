@@ -52,9 +52,9 @@ class RetryTerms:
         """Why no more is to be waited."""
         return None
 
-    def sleep(self, bell: ThreadWakeup, seconds: float) -> None:
+    def sleep(self, wakeup: ThreadWakeup, seconds: float) -> None:
         """Until it rings, or `seconds` have passed."""
-        bell.wait(seconds)
+        wakeup.wait(seconds)
 
 
 def create(lock: DotLock, patience: RetryTerms) -> tuple[Status, Grant | None]:
@@ -95,15 +95,15 @@ def _tried(lock: DotLock) -> Grant | Status:
 def _paused(lock: DotLock, patience: RetryTerms, seconds: float) -> Grant | Status | None:
     """One pause. A grant when the lock became free in it; None when it is over."""
     end = clock.now() + seconds
-    bell = ThreadWakeup()
+    wakeup = ThreadWakeup()
     watch = None
     if patience.interval is None:
-        watch = _watched(lock, bell)
+        watch = _watched(lock, wakeup)
     try:
         if watch is not None and _won(early := _tried(lock)):
             return early  # it became free before the watch was in place
         while True:  # once at least: in a pause of 0 s, too, signals come in
-            patience.sleep(bell, max(0.0, min(end - clock.now(), patience.look)))
+            patience.sleep(wakeup, max(0.0, min(end - clock.now(), patience.look)))
             if (status := patience.stop()) is not None:
                 return status
             if clock.now() >= end:
@@ -119,8 +119,8 @@ def _won(answer: Grant | Status) -> bool:
     return isinstance(answer, Grant) or answer == L_SUCCESS
 
 
-def _watched(lock: DotLock, bell: ThreadWakeup) -> PathWatch | None:
+def _watched(lock: DotLock, wakeup: ThreadWakeup) -> PathWatch | None:
     try:
-        return watch_thread.watch(lock.path, bell.ring, blind=lock.place.far)
+        return watch_thread.watch(lock.path, wakeup.ring, blind=lock.place.far)
     except (RuntimeError, OSError):
         return None  # no thread to be had: the pauses alone then

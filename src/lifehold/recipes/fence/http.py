@@ -96,7 +96,7 @@ class HttpAdmission:
         if not isinstance(required, bool):
             self._required = frozenset(method.upper() for method in required)
         self.registry: Any = check_registry(registry)
-        self.passage = RequestsInside()
+        self.requests = RequestsInside()
 
     def name_of(self, request: Any) -> str | None:
         """What the request is about to touch; None: nothing that is guarded."""
@@ -192,22 +192,22 @@ class FenceASGI:
         required: bool | Iterable[str] = True,
         drain: float = DRAIN,
     ) -> None:
-        self._app, self._door = app, HttpAdmission(name, registry, required, drain)
+        self._app, self._admission = app, HttpAdmission(name, registry, required, drain)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        door = self._door
-        name = door.name_of(scope) if scope["type"] == "http" else None
+        admission = self._admission
+        name = admission.name_of(scope) if scope["type"] == "http" else None
         if name is None:
             await self._app(scope, receive, send)
             return
         fields = [text.decode("latin-1") for key, text in scope["headers"] if key.lower() == FIELD]
-        token = door.token_of(scope["method"], fields)
+        token = admission.token_of(scope["method"], fields)
         if isinstance(token, ProblemAnswer):
             await _tell(send, token)
         elif token is None:
             await self._app(scope, receive, send)
         else:
-            door.passage.enter(name, token)
+            admission.requests.enter(name, token)
             try:
                 refusal = await self._let_in(name, token)
                 if refusal is None:
@@ -215,26 +215,26 @@ class FenceASGI:
                 else:
                     await _tell(send, refusal)
             finally:
-                door.passage.leave(name, token)
+                admission.requests.leave(name, token)
 
     async def _let_in(self, name: str, token: int) -> ProblemAnswer | None:
-        door = self._door
+        admission = self._admission
         try:
-            if getattr(door.registry, "blocks", True):
+            if getattr(admission.registry, "blocks", True):
                 await eventloop.EVENT_LOOP.in_thread(
-                    lambda: door.registry.admit(name, token), lambda _: None
+                    lambda: admission.registry.admit(name, token), lambda _: None
                 )
-            elif (pending := door.registry.admit(name, token)) is not None:
+            elif (pending := admission.registry.admit(name, token)) is not None:
                 await pending
         except StaleToken as error:
-            return door.refusal(name, error)
-        until = clock.now() + door.drain
+            return admission.refusal(name, error)
+        until = clock.now() + admission.drain
         while True:
             signal = eventloop.Signal()
-            if door.passage.clear(name, token, signal.ring):
+            if admission.requests.clear(name, token, signal.ring):
                 return None
             if (left := until - clock.now()) <= 0:
-                return door.busy(name)
+                return admission.busy(name)
             await signal.wait(left)
 
 
@@ -259,20 +259,20 @@ class FenceWSGI:
         required: bool | Iterable[str] = True,
         drain: float = DRAIN,
     ) -> None:
-        self._app, self._door = app, HttpAdmission(name, registry, required, drain)
+        self._app, self._admission = app, HttpAdmission(name, registry, required, drain)
 
     def __call__(self, environ: Any, start_response: Any) -> Any:
-        door = self._door
-        name = door.name_of(environ)
+        admission = self._admission
+        name = admission.name_of(environ)
         if name is None:
             return self._app(environ, start_response)
         fields = [environ[VARIABLE]] if VARIABLE in environ else []
-        token = door.token_of(environ["REQUEST_METHOD"], fields)
+        token = admission.token_of(environ["REQUEST_METHOD"], fields)
         if isinstance(token, ProblemAnswer):
             return _told(start_response, token)
         if token is None:
             return self._app(environ, start_response)
-        inside = _Inside(door, name, token)
+        inside = _Inside(admission, name, token)
         try:
             refusal = self._let_in(name, token)
             if refusal is None:
@@ -285,19 +285,19 @@ class FenceWSGI:
         return _told(start_response, refusal)
 
     def _let_in(self, name: str, token: int) -> ProblemAnswer | None:
-        door = self._door
+        admission = self._admission
         try:
-            door.registry.admit(name, token)
+            admission.registry.admit(name, token)
         except StaleToken as error:
-            return door.refusal(name, error)
-        until = clock.now() + door.drain
+            return admission.refusal(name, error)
+        until = clock.now() + admission.drain
         while True:
-            bell = ThreadWakeup()
-            if door.passage.clear(name, token, bell.ring):
+            wakeup = ThreadWakeup()
+            if admission.requests.clear(name, token, wakeup.ring):
                 return None
             if (left := until - clock.now()) <= 0:
-                return door.busy(name)
-            bell.wait(left)
+                return admission.busy(name)
+            wakeup.wait(left)
 
 
 def _told(start_response: Any, answer: ProblemAnswer) -> list[bytes]:
@@ -306,11 +306,11 @@ def _told(start_response: Any, answer: ProblemAnswer) -> list[bytes]:
 
 
 class _Inside:
-    """One request in the passage, until its answer is closed; and that answer."""
+    """One request in the requests, until its answer is closed; and that answer."""
 
-    def __init__(self, door: HttpAdmission, name: str, token: int) -> None:
-        door.passage.enter(name, token)
-        self._leave: Callable[[], None] | None = lambda: door.passage.leave(name, token)
+    def __init__(self, admission: HttpAdmission, name: str, token: int) -> None:
+        admission.requests.enter(name, token)
+        self._leave: Callable[[], None] | None = lambda: admission.requests.leave(name, token)
         self._body: Any = ()
 
     def around(self, body: Any) -> _Inside:

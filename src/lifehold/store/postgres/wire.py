@@ -402,8 +402,8 @@ def drop(connection: Any) -> None:
 class ConnectionPool:
     """Connections of our own, `most` at most.
 
-    `connect`: opens one, until an instant; `bell`: lets a caller wait for a free one; `plan`: what
-    the URL asks for.
+    `connect`: opens one, until an instant; `wakeup`: lets a caller wait for a free one; `plan`:
+    what the URL asks for.
     """
 
     prepared = True
@@ -411,11 +411,11 @@ class ConnectionPool:
     def __init__(
         self,
         connect: Callable[[float], Any],
-        bell: Callable[[], Any],
+        wakeup: Callable[[], Any],
         plan: Any,
         most: int,
     ) -> None:
-        self._connect, self._bell, self._plan = connect, bell, plan
+        self._connect, self._wakeup, self._plan = connect, wakeup, plan
         self.known, self.limit, self.most = plan.known, plan.limit, most
         self._begin()
 
@@ -476,16 +476,16 @@ class ConnectionPool:
         while True:
             if self._generation != fork.here():
                 self._begin()
-            bell = None
+            wakeup = None
             with self._mutex:
                 line = self._free()
                 if line is None:
-                    bell = self._bell()
-                    (self._first if first else self._waiting).append(bell)
+                    wakeup = self._wakeup()
+                    (self._first if first else self._waiting).append(wakeup)
                     if self._idle:  # put back by the handler of a signal, just before
-                        bell.ring()
+                        wakeup.ring()
             if line is None:
-                await self._wait(bell, until)
+                await self._wait(wakeup, until)
             elif line.connection is None:
                 return await self._opened(line, until)
             elif line.usable():
@@ -508,25 +508,25 @@ class ConnectionPool:
         self._lines.discard(line)
         return None
 
-    async def _wait(self, bell: Any, until: float) -> None:
+    async def _wait(self, wakeup: Any, until: float) -> None:
         try:
-            await settle(bell.wait(max(0.0, until - clock.now())))
+            await settle(wakeup.wait(max(0.0, until - clock.now())))
         except BaseException:
-            if not self._forgotten(bell):
+            if not self._forgotten(wakeup):
                 self._ring()  # it was rung for us, who go away: let the next one have it
             raise
-        if self._forgotten(bell) and clock.now() >= until and not self._idle:
+        if self._forgotten(wakeup) and clock.now() >= until and not self._idle:
             raise Unreachable(
                 f"{place(self.known)}: all {self.most} connections were in use for {self.limit:g} "
                 "s: allow more with connect(url, connections=...)"
             )
 
-    def _forgotten(self, bell: Any) -> bool:
+    def _forgotten(self, wakeup: Any) -> bool:
         """Whether it was not rung; it is not going to be."""
         with self._mutex:
             for each in (self._first, self._waiting):
                 try:
-                    each.remove(bell)
+                    each.remove(wakeup)
                     return True
                 except ValueError:
                     continue
@@ -588,13 +588,13 @@ class ConnectionPool:
         with self._mutex:
             for each in (self._first, self._waiting):
                 try:
-                    bell = each.pop(0)
+                    wakeup = each.pop(0)
                     break
                 except IndexError:
                     continue
             else:
                 return
-        bell.ring()
+        wakeup.ring()
 
     def close(self) -> None:
         """Close what is idle. It opens again when it is asked."""

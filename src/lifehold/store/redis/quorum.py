@@ -48,8 +48,8 @@ if TYPE_CHECKING:
         """One server, as the quorum asks it; quorum_servers.py has it.
 
         `counts`: whether it may be asked; `why`: the reason for which it may not; `heard`: whether
-        it has answered at all; `looks`: how often it was looked at while it was away; `ears`: how
-        its wake-ups are heard.
+        it has answered at all; `looks`: how often it was looked at while it was away; `hearing`:
+        how its wake-ups are heard.
         """
 
         counts: bool
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         why: Exception | None
 
         @property
-        def ears(self) -> str: ...
+        def hearing(self) -> str: ...
         async def confirm(self, name: str, nonce: str, token: int, since: float) -> bool: ...
         async def undo(self, name: str, nonce: str) -> bool: ...
         def wanted(self) -> bool: ...
@@ -485,12 +485,12 @@ def sentences(quorum: Quorum) -> tuple[str, ...]:
         many += f"; {count - 1} would bear as many"
     words = {"longest": quorum.longest, "most": quorum.most}
     away = (str(each.why) for each in quorum.servers if each.why is not None)
-    ears = {each.ears for each in quorum.servers}
+    hearing = {each.hearing for each in quorum.servers}
     return (
         many,
         CLOCKS,
         MEMORY.format(**words),
         TOKENS.format(**words),
-        f"wake-ups: {'; '.join(sorted(ears))}",
+        f"wake-ups: {'; '.join(sorted(hearing))}",
         *away,
     )

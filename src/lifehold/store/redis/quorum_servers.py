@@ -59,7 +59,7 @@ class Asking:
     def _begin(self) -> None:
         self._generation = fork.here()
         self._gate = threading.BoundedSemaphore(self._rounds)
-        self.bells: list[ThreadWakeup] = []
+        self.waiting: list[ThreadWakeup] = []
 
     now = staticmethod(clock.now)
 
@@ -94,8 +94,8 @@ class Asking:
         """Those that count, once each that is away was looked at, or enough are here."""
         if self._generation != fork.here():
             self._begin()
-        bell = ThreadWakeup()
-        self.bells.append(bell)
+        wakeup = ThreadWakeup()
+        self.waiting.append(wakeup)
         try:
             began = clock.now()
             looks = {each: each.looks for each in servers if not each.wanted()}
@@ -107,14 +107,14 @@ class Asking:
                 ends = until if len(here) < most else min(until, began + GRACE)
                 if now >= ends or not (first if len(here) >= most else unseen):
                     return here
-                bell.wait(ends - now)
+                wakeup.wait(ends - now)
         finally:
-            self.bells.remove(bell)
+            self.waiting.remove(wakeup)
 
     def ring(self) -> None:
         """A server has been looked at."""
-        for bell in list(self.bells):
-            bell.ring()
+        for wakeup in list(self.waiting):
+            wakeup.ring()
 
 
 # ------------------------------------------------------------------------------------------------
@@ -138,7 +138,7 @@ class ServerWakeups(PublishedWakeups):
 
 
 class QuorumServer(Redis):
-    """One server. `terms`: what all clients agree on; `bells`: rung when it was looked at.
+    """One server. `terms`: what all clients agree on; `waiting`: rung when it was looked at.
 
     `counts`: whether it may be asked; `why`: the reason for which it may not; `heard`: whether it
     has answered at all; `looks`: how often it was looked at while it was away.
@@ -183,7 +183,7 @@ class QuorumServer(Redis):
     # ---- whether it counts
 
     @property
-    def ears(self) -> str:
+    def hearing(self) -> str:
         """How its wake-ups are heard."""
         return self.published.state
 

@@ -159,9 +159,9 @@ def _many(data: bytes | bytearray, kind: bytes, size: int, at: int) -> tuple[Rep
 
 
 class Waits:
-    """A thread waits for a socket by poll(2). `bell`: on what it waits for a free connection."""
+    """A thread waits for a socket by poll(2). `wakeup`: on what it waits for a free connection."""
 
-    bell: Callable[[], Any] = ThreadWakeup
+    wakeup: Callable[[], Any] = ThreadWakeup
 
     async def ready(self, sock: Any, until: float, writes: bool) -> bool:
         """Whether it can be read from, or written to, before that instant."""
@@ -181,7 +181,7 @@ class TaskWaits:
     """A task waits in its own event loop, of asyncio or trio."""
 
     @staticmethod
-    def bell() -> Any:
+    def wakeup() -> Any:
         return eventloop.Signal()
 
     async def ready(self, sock: Any, until: float, writes: bool) -> bool:
@@ -505,11 +505,11 @@ class _Loan:
     L9  It goes to and fro in one step of C each: a signal comes before it, or after.
     """
 
-    __slots__ = ("bell", "lines")
+    __slots__ = ("lines", "wakeup")
 
     def __init__(self) -> None:
         self.lines: list[tuple[float, RedisConnection]] = []
-        self.bell: Any = None  # on what it waits
+        self.wakeup: Any = None  # on what it waits
 
 
 def _move(source: list[Any], to: list[Any]) -> None:
@@ -612,27 +612,27 @@ class RedisPool:
         """Whether one is free, or may be opened; else it is rung."""
         with self._mutex:
             if len(self._used) >= self.most + urgent:
-                loan.bell = waits.bell()
-                (self._urgent if urgent else self._waiting).append(loan.bell)
+                loan.wakeup = waits.wakeup()
+                (self._urgent if urgent else self._waiting).append(loan.wakeup)
                 return False
             self._used.add(loan)
             _move(self._idle, loan.lines)
             return True
 
     async def _wait(self, loan: _Loan, until: float) -> None:
-        await settle(loan.bell.wait(max(0.0, until - clock.now())))
-        if self._forgotten(loan.bell) and clock.now() >= until:
+        await settle(loan.wakeup.wait(max(0.0, until - clock.now())))
+        if self._forgotten(loan.wakeup) and clock.now() >= until:
             raise Unreachable(
                 f"{self.plan.place}: all {self.most} connections were in use for "
                 f"{self.plan.limit:g} s: allow more with connect(url, connections=...)"
             )
 
-    def _forgotten(self, bell: Any) -> bool:
+    def _forgotten(self, wakeup: Any) -> bool:
         """Whether it was not rung; it is not going to be."""
         with self._mutex:
             for each in (self._urgent, self._waiting):
                 try:
-                    each.remove(bell)
+                    each.remove(wakeup)
                     return True
                 except ValueError:
                     continue
@@ -656,8 +656,8 @@ class RedisPool:
             self._used.discard(loan)
         for _, line in loan.lines:
             line.close()
-        if loan.bell is not None:
-            self._forgotten(loan.bell)
+        if loan.wakeup is not None:
+            self._forgotten(loan.wakeup)
         self._ring()  # it, or a ring that was for us, who go away
         if good:
             self._watch()
@@ -677,13 +677,13 @@ class RedisPool:
             free = self.most - len(self._used)
             for line in (self._urgent, self._waiting if free > 0 else []):
                 try:
-                    bell = line.pop(0)
+                    wakeup = line.pop(0)
                     break
                 except IndexError:
                     continue
             else:
                 return
-        bell.ring()
+        wakeup.ring()
 
     # ---- what nobody uses
 

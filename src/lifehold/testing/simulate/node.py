@@ -154,12 +154,12 @@ class NodeRuntime:
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:
         self._live()
-        bell = PendingEvent()
-        place.ring = bell.set
+        event = PendingEvent()
+        place.ring = event.set
         if not place.rung and not ask.cancelled and until > self.now():
-            strike = self.node.alarm(until, bell.set)
+            strike = self.node.alarm(until, event.set)
             try:
-                await bell
+                await event
             finally:
                 strike()
         place.rung = False

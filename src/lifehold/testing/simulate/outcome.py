@@ -152,14 +152,15 @@ class Data:
 #
 # Promise: each request is one step at one instant, as in a transaction; the clock runs at its own
 # rate and may be set; a failover loses the last writes (an asynchronous standby), the connections
-# and the bells, and the standby's clock may be off. What an operator would have to know is counted.
+# and the wake-ups, and the standby's clock may be off. What an operator would have to know is
+# counted.
 
 
 EPOCH = 1_700_000_000.0  # seconds of UTC at the beginning of every run
 
 
 class SimulatedStore:
-    """`ring(bell)`: a call on its way to a waiter, `hand(asked, given)`: a grant on its way.
+    """`ring(address)`: a call on its way to a waiter, `hand(asked, given)`: a grant on its way.
 
     `granted`, `stood`, `left`, `lightened`: who watches.
     """
@@ -255,9 +256,9 @@ class SimulatedStore:
         for asked, given in book.handed:
             self.granted(asked, given)
             self.hand(asked, given)
-        for bell in book.calls:
-            if bell:
-                self.ring(bell)
+        for address in book.calls:
+            if address:
+                self.ring(address)
 
     # ---- what happens to it
 
@@ -293,7 +294,7 @@ class Subject:
 
     name: str = "shipped"
     party: type[NodeProgram] = NodeProgram
-    vault: type[SimulatedStore] = SimulatedStore
+    store: type[SimulatedStore] = SimulatedStore
     data: type[Data] = Data
     adapt: Callable[[Scenario], Scenario] = lambda plan: plan
 

@@ -60,17 +60,17 @@ class NodeProgram:
         world: SimulatedWorld,
         node: Node,
         link: NetworkLink,
-        bells: NodeWakeups,
-        vault: SimulatedStore,
+        wakeups: NodeWakeups,
+        store: SimulatedStore,
         data: Data,
         judge: SimulationJudge,
         plan: Scenario,
     ) -> None:
         self.world, self.node, self.link, self.plan = world, node, link, plan
         self.data, self.judge = data, judge
-        bells.clear()
+        wakeups.clear()
         owner = Owner(pid=1, host=node.name)
-        self.site = self.site_class(node, vault, link, bells, owner)
+        self.site = self.site_class(node, store, link, wakeups, owner)
         self.runtime: Any = NodeRuntime(node)
         self.waiting: SimulatedTask | None = None
         self.locks = [self._sides(name) for name in self.names()]

@@ -63,20 +63,20 @@ class SimulatedWaiter:
     """
 
     __slots__ = (
-        "bells",
         "called_at",
         "node_troubles",
         "nonce",
         "since",
         "store_troubles",
+        "wakeups",
         "weight",
     )
 
     def __init__(
-        self, nonce: str, weight: int, bells: NodeWakeups, store_troubles: int, since: float
+        self, nonce: str, weight: int, wakeups: NodeWakeups, store_troubles: int, since: float
     ) -> None:
-        self.nonce, self.weight, self.bells, self.since = nonce, weight, bells, since
-        self.node_troubles, self.store_troubles = bells.node.troubles, store_troubles
+        self.nonce, self.weight, self.wakeups, self.since = nonce, weight, wakeups, since
+        self.node_troubles, self.store_troubles = wakeups.node.troubles, store_troubles
         self.called_at: float | None = None
 
     def slow(self, now: float) -> bool:
@@ -85,9 +85,9 @@ class SimulatedWaiter:
 
     def well(self, store_troubles: int) -> bool:
         """It waits still, and nothing has gone wrong since it came, nor was wrong then."""
-        node = self.bells.node
+        node = self.wakeups.node
         return (
-            self.bells.waits(self.nonce)
+            self.wakeups.waits(self.nonce)
             and node.troubles == self.node_troubles
             and not (node.pauses or node.cuts_in or node.cuts_out)
             and self.store_troubles == store_troubles

@@ -50,10 +50,10 @@ class SimulationRun:
         self.world = SimulatedWorld(seed, keep=keep)
         chance = self.world.chance("machines")
         drift = self.plan.drift
-        self.vault = subject.vault(self.world, 1 + chance.uniform(-1, 1) * drift * STORE_DRIFTS)
-        self.bells: dict[str, NodeWakeups] = {}
-        self.vault.ring, self.vault.hand = self._ring, self._hand
-        self.judge = SimulationJudge(self.world, self.vault, self.bells, self.plan)
+        self.store = subject.store(self.world, 1 + chance.uniform(-1, 1) * drift * STORE_DRIFTS)
+        self.wakeups: dict[str, NodeWakeups] = {}
+        self.store.ring, self.store.hand = self._ring, self._hand
+        self.judge = SimulationJudge(self.world, self.store, self.wakeups, self.plan)
         self.data = subject.data(self.judge.wrong)
         self.nodes = [
             Node(
@@ -66,21 +66,21 @@ class SimulationRun:
         ]
         self.links = [NetworkLink(node, self.plan) for node in self.nodes]
         for node, link in zip(self.nodes, self.links, strict=True):
-            NodeWakeups(node, link, self.bells)
+            NodeWakeups(node, link, self.wakeups)
         self.parties: list[NodeProgram] = []
         self.faults = (
             schedule(self.plan, self.world.chance("faults")) if faults is None else list(faults)
         )
         self.pauses = self.lost = self.crashes = 0
 
-    def _ring(self, bell: str) -> None:
-        node, _, nonce = bell.partition(":")
+    def _ring(self, address: str) -> None:
+        node, _, nonce = address.partition(":")
         self.judge.called(nonce)
-        self.bells[node].call(nonce)
+        self.wakeups[node].call(nonce)
 
     def _hand(self, asked: Request, given: Given) -> None:
         node, _, nonce = asked.wakeup.partition(":")
-        self.bells[node].call(nonce, asked.handoff_id, given)
+        self.wakeups[node].call(nonce, asked.handoff_id, given)
 
     def _begin(self, number: int) -> None:
         node = self.nodes[number]
@@ -88,8 +88,8 @@ class SimulationRun:
             self.world,
             node,
             self.links[number],
-            self.bells[node.name],
-            self.vault,
+            self.wakeups[node.name],
+            self.store,
             self.data,
             self.judge,
             self.plan,
@@ -146,7 +146,7 @@ class SimulationRun:
 
     def _has(self, holder: SimulatedHolder) -> bool:
         """Whether it holds the lock: it believes so, and the store does."""
-        return holder.believes() and self.vault.has(holder.name, holder.tenure.grant.mark)
+        return holder.believes() and self.store.has(holder.name, holder.tenure.grant.mark)
 
     def _freeze(self, fault: Fault, node: Node) -> None:
         node.stop_clock()
@@ -192,19 +192,19 @@ class SimulationRun:
             waiting.cancel()
 
     def _step(self, fault: Fault) -> None:
-        self.vault.step_clock(fault.size)
+        self.store.step_clock(fault.size)
 
     def _failover(self, fault: Fault) -> None:
         """First the copy stops, then the server, then the standby is there."""
-        if self.vault.down:
+        if self.store.down:
             return
-        self.vault.copy_stops()
+        self.store.copy_stops()
 
         def dies() -> None:
-            self.vault.down = True
+            self.store.down = True
 
         def stands() -> None:
-            self.vault.fail_over(self.vault.offset + fault.size)
+            self.store.fail_over(self.store.offset + fault.size)
             self.judge.failed_over()
             self.world.log("over: failover")
 
@@ -218,7 +218,7 @@ class SimulationRun:
         for link in self.links:
             for what, count in link.counts.items():
                 network[what] += count
-        asked = ", ".join(f"{count} {what}" for what, count in self.vault.commands.items())
+        asked = ", ".join(f"{count} {what}" for what, count in self.store.commands.items())
         self.world.log(f"end: {judge.grants} grants; asked of the store: {asked}")
         return Outcome(
             self.plan,
@@ -237,8 +237,8 @@ class SimulationRun:
             tuple(sorted(judge.recoveries)),
             tuple(sorted(judge.waits)),
             dict(judge.turns),
-            dict(self.vault.commands),
-            sum(bells.rung for bells in self.bells.values()),
+            dict(self.store.commands),
+            sum(wakeups.rung for wakeups in self.wakeups.values()),
             dict(self.data.counts),
             network,
             history,
@@ -306,16 +306,16 @@ class SimulatedViolation:
 
 
 class SimulationJudge:
-    """`bells`: of all nodes, by name."""
+    """`wakeups`: of all nodes, by name."""
 
     def __init__(
         self,
         world: SimulatedWorld,
-        vault: SimulatedStore,
-        bells: dict[str, NodeWakeups],
+        store: SimulatedStore,
+        wakeups: dict[str, NodeWakeups],
         plan: Scenario,
     ) -> None:
-        self.world, self.vault, self.plan, self._bells = world, vault, plan, bells
+        self.world, self.store, self.plan, self._wakeups = world, store, plan, wakeups
         self.chronicle = TurnNotes(world)
         self.found: list[SimulatedViolation] = []
         self.counts: dict[str, int] = {}
@@ -333,8 +333,8 @@ class SimulationJudge:
         self._room: dict[str, float] = {}  # since when there is some, and nobody comes in
         self._weights: dict[str, dict[str, int]] = {}  # of who is in, as they should be
         world.after(EVERY, self._looks_again)
-        vault.granted, vault.stood, vault.left = self._granted, self._stood, self._left
-        vault.lightened = self._lightened
+        store.granted, store.stood, store.left = self._granted, self._stood, self._left
+        store.lightened = self._lightened
 
     def wrong(self, kind: str, name: str, text: str) -> None:
         """One violation more."""
@@ -391,14 +391,14 @@ class SimulationJudge:
     def _stood(self, asked: Request, _: Refused) -> None:
         if asked.wait:
             line = self._lines.setdefault(asked.name, {})
-            bells = self._bells[asked.wakeup.partition(":")[0]]
+            wakeups = self._wakeups[asked.wakeup.partition(":")[0]]
             if asked.nonce in line and line[asked.nonce].slow(self.world.now):
                 del line[asked.nonce]  # it stands behind the others now
             if asked.nonce in line:
                 line[asked.nonce].called_at = None
             else:
                 line[asked.nonce] = SimulatedWaiter(
-                    asked.nonce, asked.weight, bells, self.store_troubles, self.world.now
+                    asked.nonce, asked.weight, wakeups, self.store_troubles, self.world.now
                 )
 
     def called(self, nonce: str) -> None:
@@ -418,19 +418,19 @@ class SimulationJudge:
     def room(self, name: str) -> int:
         """How much there is, whatever the store's own count says."""
         there = self._weights.setdefault(name, {})
-        for nonce in [nonce for nonce in there if not self.vault.has(name, nonce)]:
+        for nonce in [nonce for nonce in there if not self.store.has(name, nonce)]:
             del there[nonce]
         return capacity(self.plan) - sum(there.values())
 
     def failed_over(self) -> None:
         """The line is now what the standby knows of it, and nobody of those in it is well."""
-        for name, book in self.vault.books.items():
+        for name, book in self.store.books.items():
             line = self._lines[name] = {}
             self._weights[name] = {holder.nonce: holder.weight for holder in book.holders}
             for place in book.queue:
-                bells = self._bells[place.wakeup.partition(":")[0]]
+                wakeups = self._wakeups[place.wakeup.partition(":")[0]]
                 line[place.nonce] = SimulatedWaiter(
-                    place.nonce, place.weight, bells, self.store_troubles, self.world.now
+                    place.nonce, place.weight, wakeups, self.store_troubles, self.world.now
                 )
         self.store_troubles += 1
 
@@ -440,7 +440,7 @@ class SimulationJudge:
         self.world.after(EVERY, self._looks_again)
         for name, line in self._lines.items():
             waits = [place for place in line.values() if place.well(self.store_troubles)]
-            if not waits or self.vault.down or waits[0].weight > self.room(name):
+            if not waits or self.store.down or waits[0].weight > self.room(name):
                 self._room.pop(name, None)
                 continue
             since = self._room.setdefault(name, now)

@@ -235,7 +235,7 @@ def measured(
     until = since + max(lasts, 2 * plan.terms.heartbeat)
     run = SimulationRun(replace(plan, hours=until / 3600), seed, Subject("crew", party=crew))
     count = CommandCount(run.world, since)
-    serve, granted = run.vault.serve, run.vault.granted
+    serve, granted = run.store.serve, run.store.granted
     grants = [0]
 
     def counted(op: str, args: tuple[object, ...], sent: float) -> object:
@@ -246,7 +246,7 @@ def measured(
         grants[0] += run.world.now >= since
         granted(asked, given)  # type: ignore[arg-type]
 
-    run.vault.serve = counted  # type: ignore[method-assign]
-    run.vault.granted = noted
+    run.store.serve = counted  # type: ignore[method-assign]
+    run.store.granted = noted
     run.play()
     return count.load(plan, line, grants[0], until)

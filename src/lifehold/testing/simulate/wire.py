@@ -60,8 +60,8 @@ class RemoteBackend:
 
     traits = Traits()
 
-    def __init__(self, node: Node, vault: SimulatedStore, link: NetworkLink) -> None:
-        self.node, self.vault, self.link = node, vault, link
+    def __init__(self, node: Node, store: SimulatedStore, link: NetworkLink) -> None:
+        self.node, self.store, self.link = node, store, link
 
     async def acquire(self, request: Request) -> Given | Refused:
         answer: Given | Refused = await self._ask("acquire", request)
@@ -94,17 +94,17 @@ class RemoteBackend:
         life, answer = node.life, PendingEvent()
 
         def arrived() -> None:
-            if self.vault.down:
+            if self.store.down:
                 error = Unreachable("connection refused")
                 node.world.after(link.delay(), lambda: back(None, error))
                 return
-            value = self.vault.serve(op, args, sent)
+            value = self.store.serve(op, args, sent)
             if not link.loses(node.cuts_in, "replies lost"):
                 node.world.after(link.delay(), lambda: back(value, None))
 
         def again() -> None:
-            if not self.vault.down:
-                self.vault.serve(op, args, sent)
+            if not self.store.down:
+                self.store.serve(op, args, sent)
 
         def back(value: object, error: Exception | None) -> None:
             if node.life is life:
@@ -127,32 +127,32 @@ class RemoteBackend:
 class NodeWakeups:
     """The Rings of a node: the store's calls come over its link."""
 
-    def __init__(self, node: Node, link: NetworkLink, bells: dict[str, NodeWakeups]) -> None:
+    def __init__(self, node: Node, link: NetworkLink, wakeups: dict[str, NodeWakeups]) -> None:
         self.node, self.link = node, link
-        self._bells: dict[str, Callable[..., object]] = {}
+        self._wakeups: dict[str, Callable[..., object]] = {}
         self._disowned: dict[str, Callable[[], object]] = {}
         self.hands = link.scenario.hands
         self.rung = 0
-        bells[node.name] = self
+        wakeups[node.name] = self
 
     def listen(self, nonce: str, ring: Callable[..., object]) -> str:
-        self._bells[nonce] = ring
+        self._wakeups[nonce] = ring
         return f"{self.node.name}:{nonce}"
 
     def disown(self, nonce: str, undo: Callable[[], object]) -> None:
-        self._bells.pop(nonce, None)
+        self._wakeups.pop(nonce, None)
         self._disowned[nonce] = undo
 
     def forget(self, nonce: str) -> None:
-        self._bells.pop(nonce, None)
+        self._wakeups.pop(nonce, None)
 
     def waits(self, nonce: str) -> bool:
         """Whether somebody of this node sleeps for it, and has not given up."""
-        return nonce in self._bells
+        return nonce in self._wakeups
 
     def clear(self) -> None:
         """Its process has died."""
-        self._bells.clear()
+        self._wakeups.clear()
         self._disowned.clear()
 
     def call(self, nonce: str, *handed: object) -> None:
@@ -161,7 +161,7 @@ class NodeWakeups:
             return
 
         def came() -> None:
-            ring = self._bells.get(nonce)
+            ring = self._wakeups.get(nonce)
             if ring is not None:
                 self.rung += 1
                 ring(*handed)
@@ -175,20 +175,25 @@ class NodeSite(Site):
     """The store as one process of a node knows it: the same, but that its client can be awaited."""
 
     def __init__(
-        self, node: Node, vault: SimulatedStore, link: NetworkLink, bells: NodeWakeups, owner: Owner
+        self,
+        node: Node,
+        store: SimulatedStore,
+        link: NetworkLink,
+        wakeups: NodeWakeups,
+        owner: Owner,
     ) -> None:
         # Not Site.__init__: what is asked of a real process at its fork and exit is not for a model
         self.url, self.wakeups, self.drift, self.reached = (
             "simulated://",
-            bells,
+            wakeups,
             ClockDrift(),
             False,
         )
-        self.backend = remote = RemoteBackend(node, vault, link)
+        self.backend = remote = RemoteBackend(node, store, link)
         self.traits = remote.traits
         self.swift = lambda _: remote
         self.joint: Any = None  # its leases are renewed by `keep`, one by one
-        self.node, self.life, self.vault, self._owner = node, node.life, vault, owner
+        self.node, self.life, self.store, self._owner = node, node.life, store, owner
         self._held: list[GrantInHand] = []
         self.again = Backoff(AGAIN.first, AGAIN.longest, random=node.chance.random)
 
@@ -223,7 +228,7 @@ class NodeSite(Site):
 
     def state(self, name: str) -> State | None:
         """A look for people: at once, and counted; nothing when the store is not to be reached."""
-        if self.node.cuts_out or self.node.cuts_in or self.vault.down:
+        if self.node.cuts_out or self.node.cuts_in or self.store.down:
             return None
-        states = self.vault.serve("look", ((name,),), self.node.now())
+        states = self.store.serve("look", ((name,),), self.node.now())
         return states[0] if states else None

@@ -1,9 +1,9 @@
-"""A client program: its seat (the seam, a runtime, words for what it holds) and its local states.
+"""A client program: its actor (the seam, a runtime, words for what it holds) and its local states.
 
-Promise: a program that reaches the world through its seat only, and is otherwise a function of
+Promise: a program that reaches the world through its actor only, and is otherwise a function of
 the answers it gets, can be run again from its start to any point, as often as we like.
-Rule: an answer that is on record is given at once; at the first call without one the seat notes
-the call and the local state and leaves the program by `Pause`. From then on the seat is dead:
+Rule: an answer that is on record is given at once; at the first call without one the actor notes
+the call and the local state and leaves the program by `Pause`. From then on the actor is dead:
 every later call is part of the unwinding, happens nowhere, and raises Pause again (fstat and
 close alone answer, for finalizers: the descriptor is gone).
 """
@@ -53,7 +53,7 @@ class NotRepeatable(AssertionError):
     """A program made another call than before, with the same answers."""
 
 
-class Seat:
+class Actor:
     """One client's place in the model, for one run of its program from the start.
 
     `me`: its number, from 1; `files`: the seam; `runtime`: a `Runtime` in which waiting is a
@@ -166,8 +166,8 @@ def _paths(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 class ModelFiles(Files):
     """The seam of a client: each call is one step of it."""
 
-    def __init__(self, seat: Seat) -> None:
-        self._seat = seat
+    def __init__(self, actor: Actor) -> None:
+        self._seat = actor
 
     def __getattribute__(self, name: str) -> Any:
         # Every name is a call to the model, also those that `Files` has and those it will have.
@@ -203,13 +203,13 @@ class ModelFiles(Files):
 class ModelFlockWait:
     """A client's place in the kernel's queue, as runtime/flock_wait.py keeps it for a real one."""
 
-    def __init__(self, seat: Seat, slot: Any) -> None:
-        self.seat, self.slot = seat, slot
+    def __init__(self, actor: Actor, slot: Any) -> None:
+        self.actor, self.slot = actor, slot
 
     def leave(self) -> bool:
         """Give up. True: the lock came first and is the caller's; else the slot is closed."""
-        came_first = self.seat.step("give_up", self.slot.fd)
-        self.seat.places.remove(self)
+        came_first = self.actor.step("give_up", self.slot.fd)
+        self.actor.places.remove(self)
         if came_first:
             return True
         self.slot.close()
@@ -223,12 +223,12 @@ class ModelFlockWait:
 class ModelChangeWait:
     """A client's place at a path that may change; runtime/change_wait.py has the real one."""
 
-    def __init__(self, seat: Seat, sought: tuple[str, int | None]) -> None:
-        self.seat, self.sought = seat, sought
+    def __init__(self, actor: Actor, sought: tuple[str, int | None]) -> None:
+        self.actor, self.sought = actor, sought
 
     def leave(self) -> bool:
         """Look no more. Never True: nothing is granted here."""
-        self.seat.step("look_away")
+        self.actor.step("look_away")
         return False
 
     def undo(self) -> None:
@@ -244,8 +244,8 @@ class ModelRuntime:
     `notices`: how often it may be woken to be told who holds the lock, while it has no deadline.
     """
 
-    def __init__(self, seat: Seat, notices: int = 1) -> None:
-        self._seat, self._now, self._notices = seat, 0.0, notices
+    def __init__(self, actor: Actor, notices: int = 1) -> None:
+        self._seat, self._now, self._notices = actor, 0.0, notices
 
     def now(self) -> float:
         return self._now  # of this client's own clock
@@ -482,7 +482,7 @@ def _is_empty(cell: types.CellType) -> bool:
 # misses something, and the exploration stops with `HiddenState`.
 
 
-Program = Callable[[Seat], "set[int] | None"]
+Program = Callable[[Actor], "set[int] | None"]
 Effects = tuple[tuple[ClaimedHold, "int | None"], ...]
 Way = tuple[int, Any]  # a local state, and the answer it gets
 WAYS = 8
@@ -576,30 +576,30 @@ class LocalStates:
     def _run(self, record: list[tuple[Call, Any]]) -> tuple[LocalState, Hashable, Effects]:
         """The program from its start to the first call that has no answer on record."""
         self.runs += 1
-        seat = _stage.seat = Seat(
+        actor = _stage.actor = Actor(
             self.me, self.party, record, LocalStates._run.__code__, self.nonces
         )
         local = LocalState(DONE)
         try:
-            kept = self.program(seat)
+            kept = self.program(actor)
             local = LocalState(DONE, keeps=frozenset(kept or ()))
         except Pause:
             pass
         except Exception as error:  # whatever the algorithm lets out is a finding
             local = LocalState(FAILED, error=f"{type(error).__name__}: {error}")
-        effects = tuple(seat.effects)
-        if seat.fault is not None:
-            raise seat.fault
-        if seat.paused:
-            return LocalState(RUNS, seat.call), seat.key, effects
-        seat.end()
+        effects = tuple(actor.effects)
+        if actor.fault is not None:
+            raise actor.fault
+        if actor.paused:
+            return LocalState(RUNS, actor.call), actor.key, effects
+        actor.end()
         return local, local, effects
 
 
 class _Stage:
     """Whose program is running: what the replaced functions below look at."""
 
-    seat: Seat | None = None
+    actor: Actor | None = None
 
 
 _stage = _Stage()
@@ -607,7 +607,7 @@ _stage = _Stage()
 
 @contextmanager
 def repeatable() -> Generator[None]:
-    """Meanwhile the shipped code is a function of its seat.
+    """Meanwhile the shipped code is a function of its actor.
 
     The owner record and random bytes come from there. Other threads, and code outside a run, get
     the real ones.
@@ -617,13 +617,13 @@ def repeatable() -> Generator[None]:
     freezes = not gc.get_freeze_count()
 
     def here(label: str = "") -> Owner:
-        seat = _stage.seat
-        return Owner(pid=seat.me, label=label) if seat is not None else real_here(label)
+        actor = _stage.actor
+        return Owner(pid=actor.me, label=label) if actor is not None else real_here(label)
 
     def random(count: int, /) -> bytes:
-        seat = _stage.seat
+        actor = _stage.actor
         return (
-            seat.random(count) if seat is not None and get_ident() == mine else real_random(count)
+            actor.random(count) if actor is not None and get_ident() == mine else real_random(count)
         )
 
     def quiet(report: Any) -> None:
@@ -638,7 +638,7 @@ def repeatable() -> Generator[None]:
     try:
         yield
     finally:
-        _stage.seat = None
+        _stage.actor = None
         gc.collect()  # what was left in circles ends as quietly as the rest
         if freezes:
             gc.unfreeze()

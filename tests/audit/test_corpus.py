@@ -13,7 +13,8 @@ R 0.76 (29/38) for Python, 1.00 (14/14) and 0.93 (14/15) for shell, 1.00 (15/15)
 for JavaScript. Its one false finding, LH111 of a `__del__`, is the label's fault, and stands.
 `third` is a later one yet, of more forms of each rule. First run: P 0.96 (48/50) R 0.74 (48/65) for
 Python, 1.00 (20/20) and 0.80 (20/25) for shell, 1.00 (31/31) and 0.79 (31/39) for JavaScript. Three
-classes were mended then, and R is 0.78 for Python: what else it misses is the list to work on.
+classes were mended then (R 0.78 for Python), and the others a version later: it is not unseen any
+more. `ps_dash_p_check` asks LH304 of a script that also judges by the number: left.
 `forms` are other spellings of the classes that were mended then: helpers, pathlib, suppress, SQL.
 """
 
@@ -182,9 +183,9 @@ REACHED = {
     ("python", "second"): (0.97, 1.0),
     ("shell", "second"): (1.0, 1.0),
     ("javascript", "second"): (1.0, 1.0),
-    ("python", "third"): (0.96, 0.78),
-    ("shell", "third"): (1.0, 0.8),
-    ("javascript", "third"): (1.0, 0.79),
+    ("python", "third"): (1.0, 1.0),
+    ("shell", "third"): (1.0, 0.96),
+    ("javascript", "third"): (1.0, 1.0),
     ("python", "forms"): (1.0, 1.0),
     ("shell", "forms"): (1.0, 1.0),
     ("javascript", "forms"): (1.0, 1.0),

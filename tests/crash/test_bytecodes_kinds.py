@@ -112,7 +112,8 @@ BY_HAND = [kind for kind in KINDS if not kind.startswith(("reading", "writing"))
 CASES = [(kind, "block") for kind in KINDS] + [(kind, "async block") for kind in KINDS]
 CASES += [(kind, "by hand") for kind in BY_HAND] + [("once", "once")]
 # What lies between the program and the mechanism, all of whose bytecodes are looked at.
-FACES = tuple(f"{PACKAGE}/{part}.py" for part in ("lock", "aio", "lease", "shapes"))
+PARTS = ("lock", "aio", "lease", "shapes", "attempts", "several", "several_async")
+FACES = tuple(f"{PACKAGE}/{part}.py" for part in PARTS)
 assert all(map(os.path.exists, FACES))
 OF_FACES = ("kernel, max_hold", "soft, ttl", "reading", "writing, soft", "lock_all")
 LEAST = 5  # bytecodes that look for signals, in every face

@@ -31,6 +31,7 @@ from lifehold import (
 from lifehold.cli.child import ChildCare
 from lifehold.cli.run import LockedCommand
 from lifehold.core.grant import Unknown
+from lifehold.runtime import clock
 from lifehold.runtime.held_here import current, holding, in_force, prune
 from lifehold.runtime.watch_table import WatchedFolder
 from lifehold.several import LeaseGroup
@@ -250,6 +251,15 @@ def test_a_check_says_lost_before_the_heartbeat_has_told_it(path, monkeypatch):
         tell()
     with pytest.raises(LeaseLost):
         lease.release()
+
+
+@pytest.mark.parametrize("kind", ["soft", "link", "generation"])
+def test_a_check_after_the_deadline_waits_for_no_heartbeat(path, kind, monkeypatch):
+    """The process was stopped: all its threads go on at the same time (L8)."""
+    lease, now = Lock(path, kind=kind, ttl=30).acquire(), clock.now
+    monkeypatch.setattr(clock, "now", lambda: now() + 31)
+    with pytest.raises(LeaseLost):
+        lease.check()
 
 
 # ---- L8: a look that hangs, as one on a hard mount may ------------------------------------------

@@ -29,7 +29,7 @@ HINTS = re.compile(
 )
 ACTS = re.compile(
     rb"existsSync|pathExists|unlink|rmSync|rmdir|mkdir|openSync|writeFile|process\.kill|setnx|setNX"
-    rb"|['\"]NX['\"]|\bNX:|\.del\(|\.expire\(|fs\.rm\(|\.open\("
+    rb"|['\"]NX['\"]|\bNX:|\.del\(|\.expire\(|fs\.rm\(|\.open\(|['\"`]wx|O_EXCL|symlink"
 )
 FUNCTIONS = frozenset(
     "function_declaration function_expression arrow_function method_definition"
@@ -390,6 +390,12 @@ class Source:
                             yield test, False
 
 
+# What a `catch` says of the failure: a word for it, or what its code is compared with.
+FLAGS = frozenset(
+    "true false null undefined string number binary_expression unary_expression".split()
+)
+
+
 def failed_before(value: Node, use: Node) -> list[Node]:
     """The body of the `try` in whose `catch` a flag gets its value, where the use is outside."""
     for each in above(value):
@@ -397,7 +403,7 @@ def failed_before(value: Node, use: Node) -> list[Node]:
             break
         if each.type == "catch_clause" and each.parent is not None:
             body = field_of(each.parent, "body")
-            flag = value.type in ("true", "false", "null", "undefined", "string", "number")
+            flag = value.type in FLAGS
             return [body] if body is not None and flag and not within(use, each.parent) else []
     return []
 

@@ -340,6 +340,9 @@ class Function:
             if isinstance(stmt.target, ast.Name):
                 self.looped[stmt.target.id] = stmt.iter
             pairs = [(stmt.target, None)]
+        elif isinstance(stmt, ast.Match):
+            names = [name for case in stmt.cases for name in captured(case.pattern)]
+            pairs = [(ast.Name(name, ast.Store()), stmt.subject) for name in names]
         for head in heads(stmt) if self.module.names_in_place else ():
             for node in nodes(head):
                 if isinstance(node, ast.NamedExpr):
@@ -393,7 +396,7 @@ class Function:
             return node.value if isinstance(node.value, str) else repr(node.value)
         if isinstance(node, ast.Attribute):
             return f"{self.key(node.value, below)}.{node.attr}"
-        if isinstance(node, ast.Await):
+        if isinstance(node, ast.Await | ast.NamedExpr):
             return self.key(node.value, below)
         if isinstance(node, ast.Call):
             return self._key_of_call(node, below)
@@ -477,6 +480,15 @@ class Function:
             owner = self.within.name if self.within else ""
             return words.speaks_of_lock(self.name) or words.speaks_of_lock(owner)
         return False
+
+
+def captured(pattern: ast.pattern) -> Iterator[str]:
+    """The names that a pattern of `match` binds: to a part of its subject."""
+    for node in ast.walk(pattern):
+        if isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.name
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            yield node.rest
 
 
 def followed(value: ast.expr) -> bool:

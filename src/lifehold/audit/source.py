@@ -38,7 +38,9 @@ HINTS = (
 )
 PLAIN = tuple(
     hint.encode()
-    for hint in "Lock .lck .pid os.kill( utex setnx nx=True emaphore /proc flock lockf".split()
+    for hint in (
+        "Lock .lck .pid os.kill( utex setnx nx=True emaphore /proc flock lockf idempot"
+    ).split()
 )
 ACTS = tuple(
     act.encode()
@@ -47,6 +49,7 @@ ACTS = tuple(
         " setnx nx= redis Redis cache.add( cache.set( advisory getpid put_item FileLock update_item"
         " getmtime st_mtime kazoo lifehold filelock fasteners portalocker acquire("
         " InterProcessLock Process( ProcessPool multiprocessing .exists( os.rename .execute("
+        " etcd consul"
     ).split()
 )
 # The same of texts that often mean something else: open(p, "x") and Path.replace(target).
@@ -58,7 +61,7 @@ ACTS_CLOSELY = (
 WORDS = tuple(
     word.encode()
     for word in (
-        "lock Lock LOCK lck pid PID Pid utex setnx nx=True emaphore lease Lease running"
+        "lock Lock LOCK lck pid PID Pid utex setnx nx=True emaphore lease Lease running idempot"
     ).split()
 )
 SHELL_WORDS = tuple(

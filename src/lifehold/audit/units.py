@@ -29,6 +29,7 @@ PID_OPTION = re.compile(
 )
 RAILS = re.compile(r"\brails[\"',\s]+s(erver)?\b")
 HARMLESS = re.compile(r"^(/dev/null|/dev/shm/|/proc/|\$\(mktemp)")
+NAMED_SO = re.compile(r"(^|[-_/.])(pids?|locks?|lockfiles?)$", re.IGNORECASE)
 SHARED = re.compile(
     r"(^|/)(pids?|locks?|lockfiles?)(/|$)|^/(var/)?run/?$|^/var/lock/?$", re.IGNORECASE
 )
@@ -208,7 +209,8 @@ def shared_folder(unit: Unit | Script) -> Iterator[Hit]:
     for name, rows in services(unit):
         many = any(re.match(r"\s*(replicas|scale):\s*([2-9]|\d\d)", row) for _n, row in rows)
         for number, source, target in mounts(rows):
-            if not SHARED.search(target) or target.endswith(".sock"):
+            shared = SHARED.search(target) or NAMED_SO.search(source)
+            if not shared or target.endswith(".sock"):
                 continue
             first = seen.setdefault(source, (name, number))
             if first[0] == name and not many:

@@ -15,12 +15,18 @@ LOCK_WORDS = frozenset(
     "lock locks locked locking lockfile lockfiles lockpath lockdir lockname lockkey lck flock"
     " mutex filelock dlock redlock pidlock runlock semaphore".split()
 )
+# `mylock` and `joblock` are locks, and what ends so is none.
+NO_LOCKS = tuple(
+    "block clock unlock deadlock livelock padlock airlock gridlock hemlock warlock relock wedlock"
+    " interlock matlock sherlock havelock bullock pollock forelock shylock oarlock headlock"
+    " capslock numlock scrolllock".split()
+)
 PID_WORDS = frozenset("pidfile pidfiles pidpath pidlock pidfilename".split())
 AFTER_PID = frozenset("file path filename fname name dir location".split())
 # What a path is called by a class that has one alone: there the class's own name speaks.
 GENERIC = frozenset(
     "path fname filename file name key file_path filepath file_name target fn p f fd fp handle"
-    " dirname folder".split()
+    " dirname folder where location dir".split()
 )
 PACKAGES = re.compile(
     r"(poetry|pipfile|uv|pdm|package-lock|yarn|cargo|gemfile|composer|pixi|conda|flake|mix|podfile"
@@ -93,7 +99,9 @@ def speaks_of_lock(text: str) -> bool:
     found = pieces(text)
     if _project.words and not _project.words.isdisjoint(found):
         return True
-    return not LOCK_WORDS.isdisjoint(found) or speaks_of_pid(text)
+    if not LOCK_WORDS.isdisjoint(found) or speaks_of_pid(text):
+        return True
+    return any(word.endswith("lock") and not word.endswith(NO_LOCKS) for word in found)
 
 
 def acquires(name: str) -> bool:

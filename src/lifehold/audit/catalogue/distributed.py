@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..rule import Rule
-from ..rules import leases, redis
+from ..rules import leases, redis, rows
 
 RULES = (
     Rule(
@@ -269,7 +269,7 @@ def start(work):
         severity="error",
         confidence="medium",
         default=True,
-        check=leases.unconditional_write,
+        check=rows.unconditional_write,
         title="the record of a lock is written without a condition",
         why="A put without a condition succeeds whoever holds the lock: the last writer wins.",
         timeline="""\
@@ -525,7 +525,6 @@ def pay(db, order):
         confidence="high",
         default=True,
         check=leases.no_pause,
-        about=frozenset("redis_lock create flock".split()),
         title="an attempt is repeated without a pause",
         why="All who wait ask as fast as they can, and the holder works the slower for it.",
         timeline="""\

@@ -212,6 +212,7 @@ def knows_owner(judge: Judge, function: Function) -> bool:
             event.kind in ("read", "stat", "open")
             and event.lockish
             and event.facts.get("mode") != "w"
+            and not OWN_NAME.search(event.key)
         ):
             return True
         if event.kind == "other" and RUNS.search(event.facts.get("name", "")):
@@ -322,7 +323,7 @@ def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event |
     for event in judge.whole(function):
         if not any(f.node is loop and f.part == "body" for f in event.frames):
             test = any(event.site is call for call in calls_in(loop.test))
-            if test and event.kind == "redis_lock" and event.lockish and denies(loop.test):
+            if test and event.kind == "redis_lock" and denies(loop.test):
                 return event
             if not (test and event.kind == "exists" and event.lockish):
                 continue
@@ -334,8 +335,9 @@ def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event |
         if event.kind == "create" and event.facts.get("exclusive") and event.lockish:
             if tried_again(judge, event, loop):
                 return event
-        if event.kind == "redis_lock" and event.lockish and "inside" not in event.facts:
-            return event
+        if event.kind == "redis_lock" and "inside" not in event.facts:
+            if event.lockish or words.acquires(function.name):
+                return event
         if event.kind == "flock" and event.facts.get("nonblocking") and "inside" not in event.facts:
             if tried_again(judge, event, loop):
                 return event

@@ -28,6 +28,11 @@ FORCED = re.compile(r"force|admin|purge|reset", re.IGNORECASE)
 FALLEN = re.compile(
     r"\w\s*=\s*false\b|\b\w*(dead|stale|gone)\w*\s*=\s*true\b", re.IGNORECASE
 )  # a flag that says: no process
+ANSWERS = re.compile(
+    r"return\s*\(?\s*\{[^}]*\b(?:\w*(stale|dead|gone)\w*\s*:\s*true"
+    r"|\w*(alive|running|live)\w*\s*:\s*false)",
+    re.IGNORECASE,
+)  # the same in an object that is returned
 BEATS = re.compile(r"heartbeat|keepalive|utimes|setInterval|refresh|renew", re.IGNORECASE)
 
 
@@ -70,9 +75,34 @@ def test_then_make(source: Source) -> Iterator[Hit]:
                 )
                 break
         else:
+            yield from made_behind_refusal(source, act)
             yield from made_in_catch(source, act)
             yield from made_in_chain(source, act)
             yield from made_in_callback(source, act)
+
+
+def made_behind_refusal(source: Source, act: Act) -> Iterator[Hit]:
+    """`if (exists(lock)) { ... throw }`, which may leave, and behind it the lock is made."""
+    block = act.node
+    for each in above(act.node):
+        if each.type in ("statement_block", "program"):
+            block = each
+            break
+    for other in block.named_children:
+        if other.type != "if_statement" or other.start_byte >= act.node.start_byte:
+            continue
+        test, then = field_of(other, "condition"), field_of(other, "consequence")
+        ends = any(n.type in ("return_statement", "throw_statement") for n in below(then))
+        for look in source.acts:
+            looks = look.kind in ("exists", "stat") and look.key == act.key
+            if ends and looks and inside_of(look, test) and not text_of(test).startswith("(!"):
+                yield at(
+                    act,
+                    f"`{shown(act)}` is looked for on line {look.lineno} and made here: two"
+                    " processes that look at the same moment both go on",
+                    (look, "looked for here"),
+                )
+                return
 
 
 def only_looks(scope: Scope) -> bool:
@@ -203,11 +233,8 @@ def not_allowed_is_dead(source: Source) -> Iterator[Hit]:
         if handler is None or not within_body(act, tried):
             continue
         text = text_of(handler)
-        if (
-            "EPERM" in text
-            or "ESRCH" in text
-            or not (re.search(r"return\s+(false|true)|unlink|rm", text) or FALLEN.search(text))
-        ):
+        told = re.search(r"return\s+(false|true)|unlink|rm", text) or FALLEN.search(text)
+        if "EPERM" in text or "ESRCH" in text or not (told or ANSWERS.search(text)):
             continue
         if re.search(r"return\s+true", text) and not re.search(r"unlink|rm", text):
             if not re.search(r"stale|dead|gone", act.holder.name, re.IGNORECASE):
@@ -232,6 +259,7 @@ def judged(source: Source, act: Act) -> tuple[str, Act | None]:
         alive = next((e for e in behind if e.kind == "alive"), None)
         if alive is not None:
             return "alive", alive
+        old = text + every(source, test)
         stat = next((e for e in behind if e.kind == "stat" and e.key == act.key), None)
         whole = text + " ".join(
             text_of(h.node)
@@ -240,15 +268,29 @@ def judged(source: Source, act: Act) -> tuple[str, Act | None]:
             for h in [source.callee(n)]
             if h is not None
         )
-        orders = re.search(r"[<>]", whole) is not None
+        orders = re.search(r"[<>]", whole + old) is not None
         read = next((e for e in behind if e.kind == "read" and e.key == act.key), None)
         if (
             orders
-            and (read is not None or AGED.search(whole))
+            and (read is not None or AGED.search(whole + old))
             and re.search(r"Date\.now|new Date|getTime|hrtime", whole + every(source, test))
         ):
             return "age", stat or next((e for e in behind if e.kind == "read"), None)
-    return "", None
+    asked = asked_in_body(source, act)
+    return ("alive", asked) if asked is not None else ("", None)
+
+
+def asked_in_body(source: Source, act: Act) -> Act | None:
+    """`try { process.kill(pid, 0) } catch (e) { unlink(lock) }`: who failed is dead."""
+    for each in above(act.node):
+        if each.id == act.holder.node.id:
+            return None
+        if each.type == "catch_clause" and each.parent is not None:
+            body = field_of(each.parent, "body")
+            for other in act.holder.acts:
+                if other.kind == "alive" and inside_of(other, body):
+                    return other
+    return None
 
 
 def every(source: Source, test: Node) -> str:
@@ -309,7 +351,9 @@ def unowned_release(source: Source) -> Iterator[Hit]:
             continue
         if act.key not in broken and not of_method(source, act):
             continue
-        if not words.releases(act.holder.name) or judged(source, act)[0]:
+        given_back = words.releases(act.holder.name) or hands_out(act.holder.node)
+        ends = act.key in broken and any(n.type == "finally_clause" for n in above(act.node))
+        if not (given_back or ends) or judged(source, act)[0]:
             continue
         if words.breaks(act.holder.name):
             continue
@@ -321,6 +365,12 @@ def unowned_release(source: Source) -> Iterator[Hit]:
             f"`{shown(act)}` is removed without asking whose it is: after a takeover it is the lock"
             " of another process",
         )
+
+
+def hands_out(node: Node) -> bool:
+    """`return () => { ... }`, `{ release: async () => ... }`: what an acquire gives its caller."""
+    outer = node.parent
+    return node.type == "arrow_function" and outer is not None and outer.type == "return_statement"
 
 
 def of_method(source: Source, act: Act) -> bool:

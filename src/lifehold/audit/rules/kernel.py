@@ -230,10 +230,7 @@ def drops_handle(judge: Judge) -> Iterator[Hit]:
                 if isinstance(handle, ast.Call) and isinstance(handle.func, ast.Attribute)
                 else handle
             )
-            if isinstance(inner, ast.Call) and judge.module.dotted(inner.func) in (
-                "open",
-                "io.open",
-            ):
+            if isinstance(inner, ast.Call) and opens_file(judge, inner):
                 yield at(
                     event,
                     "the file that is locked here has no name: it is closed at once, and the lock"
@@ -249,6 +246,15 @@ def drops_handle(judge: Judge) -> Iterator[Hit]:
                 break
 
 
+def opens_file(judge: Judge, call: ast.Call) -> bool:
+    """`open(path)` or `path.open()`: a file that is closed when nobody has it any more."""
+    name = judge.module.dotted(call.func)
+    method = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
+    return name in ("open", "io.open", "codecs.open") or (
+        method and name.partition(".")[0] not in ("os", "gzip", "bz2", "lzma", "webbrowser")
+    )
+
+
 def forgotten(judge: Judge, function: Function, name: str, event: Event) -> bool:
     """Does the handle die with this function, although the function is to acquire?"""
     if function.name == "" or function.manages_context or not function.name:
@@ -257,7 +263,7 @@ def forgotten(judge: Judge, function: Function, name: str, event: Event) -> bool
     if not (words.acquires(function.name) and judge_lock_name(function)):
         if not (isinstance(value, ast.Call) and ends_with_lock(judge, function, value, event)):
             return False
-    if not (isinstance(value, ast.Call) and judge.module.dotted(value.func) in ("open", "io.open")):
+    if not (isinstance(value, ast.Call) and opens_file(judge, value)):
         return False
     if any(
         isinstance(s, ast.With | ast.AsyncWith) and any(value is i.context_expr for i in s.items)
@@ -315,20 +321,28 @@ def lost_by_close(judge: Judge) -> Iterator[Hit]:
         for event, opened in locked_with(judge, function):
             if not event.facts.get("posix") or opened.where is not function:
                 continue
-            for other in judge.own(function):
+            for other in judge.whole(function):
                 if other.kind in ("read", "write", "open") and other is not opened:
                     if (
                         other.key == opened.key
                         and other.line > event.line
                         and held(judge, event, other)
+                        and not text_of(getattr(other.site, "func", None)).endswith("Process")
                     ):
                         yield at(
-                            other,
+                            itself(other),
                             f"`{other.name}` is opened a second time while it is locked by lockf:"
                             " closing this handle drops the lock, whoever else has the file open",
                             there(event, "locked here"),
                         )
                         return
+
+
+def itself(event: Event) -> Event:
+    """What happens in a helper, where it stands there."""
+    while "inside" in event.facts:
+        event = event.facts["inside"]
+    return event
 
 
 def held(judge: Judge, event: Event, other: Event) -> bool:

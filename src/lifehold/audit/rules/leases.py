@@ -23,151 +23,6 @@ POOLED = re.compile(r"session|pool|engine|^db$|connection$", re.IGNORECASE)
 WRITES = re.compile(r"^\s*(UPDATE|INSERT|DELETE|REPLACE|MERGE)\b", re.IGNORECASE)
 
 
-def unconditional_write(judge: Judge) -> Iterator[Hit]:
-    """LH208."""
-    yield from unconditional_row(judge)
-    yield from unconditional_document(judge)
-    yield from unowned_row(judge)
-    lower = judge.module.lower
-    shaped = "key={" in lower and ("put_item(" in lower or "update_item(" in lower)
-    if not ("dynamo" in lower or "boto3" in lower or shaped):
-        return
-    for function in judge.functions:
-        for event in judge.own(function):
-            called = event.facts.get("called")
-            if called is None or not isinstance(called.func, ast.Attribute):
-                continue
-            if called.func.attr not in ("put_item", "update_item", "delete_item"):
-                continue
-            if {"ConditionExpression", "Expected"} & set(called.keywords) or any(
-                k.arg is None for k in called.node.keywords
-            ):
-                continue
-            if not (judge.named_lock(function) or table_of_locks(function, called.node)):
-                continue
-            if words.breaks(function.name):
-                continue
-            yield at(
-                event,
-                f"`{called.func.attr}` on the lock's record has no ConditionExpression: it succeeds"
-                " whoever holds the lock",
-            )
-
-
-CLAIMS_ROW = re.compile(
-    r"\s*UPDATE\s+[\w.\"`]*(?:lock|lease|leader|mutex)[\w\"`]*\s+SET\s(?P<set>.*?)"
-    r"\bWHERE\b(?P<where>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-TAKEN = re.compile(
-    r"\b\w*(own|hold|locked|taken|acquired|token|leader|worker|instance|by|pid|host)\w*\s*=",
-    re.IGNORECASE,
-)
-CONDITION = re.compile(
-    r"\bNULL\b|<|>|own|hold|locked|taken|acquired|token|worker|nonce|version|expir|until|state"
-    r"|status|\bfree\b|avail|EXISTS|RETURNING",
-    re.IGNORECASE,
-)
-ONE_BY_ONE = re.compile(
-    r"for\s+update|advisory|begin\s+(immediate|exclusive)|lock\s+table|serializable|with_for_update"
-    r"|get_lock|updlock",
-    re.IGNORECASE,
-)
-
-
-def unconditional_row(judge: Judge) -> Iterator[Hit]:
-    """`UPDATE locks SET owner = ? WHERE name = ?`: whoever holds it, the row is taken."""
-    if "update" not in judge.module.lower or ONE_BY_ONE.search(judge.module.text):
-        return
-    for function in judge.functions:
-        if words.releases(function.name) or words.breaks(function.name):
-            continue
-        for event in judge.own(function):
-            called = event.facts.get("called")
-            if called is None or not called.args or not isinstance(called.func, ast.Attribute):
-                continue
-            if called.func.attr not in ASKS_SQL:
-                continue
-            row = next(filter(None, map(CLAIMS_ROW.match, function.texts(called.args[0]))), None)
-            if row is None or not TAKEN.search(row["set"]) or CONDITION.search(row["where"]):
-                continue
-            if re.search(r"=\s*NULL", row["set"], re.IGNORECASE):
-                continue  # it is given back
-            yield at(
-                event,
-                "this UPDATE takes the row of the lock without a condition on who holds it: two"
-                " that read it free at the same moment both take it",
-            )
-            break
-
-
-def unconditional_document(judge: Judge) -> Iterator[Hit]:
-    """`if locks.find_one(...): return`, and then `locks.update_one({"_id": name}, ...)`."""
-    if "find_one(" not in judge.module.text:
-        return
-    for function in judge.functions:
-        if words.releases(function.name) or words.breaks(function.name):
-            continue
-        own = [e for e in judge.own(function) if isinstance(e.facts["called"].func, ast.Attribute)]
-        asked = {text_of(e.facts["called"].func.value): e for e in own
-                 if e.facts["called"].func.attr == "find_one"}  # fmt: off
-        for event in own:
-            called = event.facts["called"]
-            if called.func.attr not in ("update_one", "replace_one", "find_one_and_update"):
-                continue
-            place = text_of(called.func.value)
-            if place not in asked or not called.args or not isinstance(called.args[0], ast.Dict):
-                continue
-            if not words.speaks_of_lock(place) and not words.speaks_of_lock(function.name):
-                continue
-            names = [str(getattr(key, "value", "owner")) for key in called.args[0].keys]
-            if any(map(CONDITION.search, names)) or "$or" in names:
-                continue
-            yield at(
-                event,
-                f"`{place}` is read on line {asked[place].line} and written here without a"
-                " condition on who holds it: two that read it free at the same moment both take it",
-                there(asked[place], "read here"),
-            )
-            break
-
-
-GIVES_ROW = re.compile(
-    r"\s*DELETE\s+FROM\s+[\w.\"`]*(?:lock|lease|leader|mutex)[\w\"`]*\s+WHERE\b(?P<where>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-def unowned_row(judge: Judge) -> Iterator[Hit]:
-    """`DELETE FROM locks WHERE name = ?` where a lease can run out: it may be another's by now."""
-    if not re.search(r"delete\s+from", judge.module.lower) or not ENDS_AT.search(judge.module.text):
-        return
-    for function in judge.functions:
-        if not set(words.pieces(function.name)) & {"release", "unlock", "exit", "aexit"}:
-            continue
-        for event in judge.own(function):
-            called = event.facts["called"]
-            if not called.args or not isinstance(called.func, ast.Attribute):
-                continue
-            if called.func.attr not in ASKS_SQL:
-                continue
-            row = next(filter(None, map(GIVES_ROW.match, function.texts(called.args[0]))), None)
-            if row and not WHOSE.search(row["where"]):
-                yield at(
-                    event,
-                    "this deletes the row of the lock without asking whose it is: when the lease"
-                    " ran out before, it is the row of the next holder",
-                )
-                break
-
-
-ASKS_SQL = ("execute", "fetchval", "fetchrow", "fetchone", "fetch", "exec_driver_sql")
-
-
-def table_of_locks(function: Function, call: ast.Call) -> bool:
-    return any(words.speaks_of_lock(text) for text in function.texts(call) if len(text) < 60)
-
-
 def two_keys(judge: Judge) -> Iterator[Hit]:
     """LH209."""
     groups: dict[object, list[Function]] = {}
@@ -316,13 +171,36 @@ def session_lock(judge: Judge) -> Iterator[Hit]:
             if not any(SESSION_LOCK.search(t) for t in function.texts(called.args[0])):
                 continue
             owner = text_of(called.func.value).rpartition(".")[2]
-            if not pooled(judge, function, called.func.value, owner):
+            if not pooled(judge, function, called.func.value, owner) and not lent(event, owner):
                 continue
             yield at(
                 event,
                 f"a session lock is taken on `{owner}`, which gives its connection back to a pool:"
                 " the next statement may run on another one, and the lock stays with this one",
             )
+
+
+LENDS = frozenset("acquire connection connect getconn get_connection begin session".split())
+GIVEN_BACK = re.compile(r"advisory_unlock|RELEASE_LOCK", re.IGNORECASE)
+
+
+def lent(event: Event, owner: str) -> bool:
+    """`async with pool.acquire() as conn:`, whose block ends before the lock is given back."""
+    for frame in event.frames:
+        for item in frame.node.items if frame.kind == "with" else ():
+            call = item.context_expr
+            if text_of(item.optional_vars) != owner or not isinstance(call, ast.Call):
+                continue
+            pool, _, lends = text_of(call.func).rpartition(".")
+            if lends not in LENDS or not re.search(r"pool|engine", pool, re.IGNORECASE):
+                continue
+            inside = [n for s in frame.node.body for n in ast.walk(s)]
+            texts = [str(n.value) for n in inside if isinstance(n, ast.Constant)]
+            names = [text_of(n.func) for n in inside if isinstance(n, ast.Call)]
+            return not any(map(GIVEN_BACK.search, [*texts, *names])) and not any(
+                isinstance(n, ast.Yield) for n in inside
+            )
+    return False
 
 
 def pooled(judge: Judge, function: Function, node: ast.expr, owner: str) -> bool:
@@ -446,11 +324,6 @@ def _sql(node: ast.expr) -> str:
 
 # --- conditions in the text of a request --------------------------------------------------------
 
-BY_CLIENT = re.compile(
-    r"\w*(expir|lease|until|deadline|ttl|timeout)\w*\s*<=?\s*(:\w+|%s|\?|%\(\w+\)s|\$\d)",
-    re.IGNORECASE,
-)
-LEASES = re.compile(r"\b(UPDATE|INTO|FROM)\s+\S*(lease|leader|mutex)", re.IGNORECASE)
 IDEMPOTENT = re.compile(r"idempot|dedup", re.IGNORECASE)
 DONE = re.compile(r"^(completed?|done|succeeded|success|finished|processed)$", re.IGNORECASE)
 PAUSES = re.compile(
@@ -459,81 +332,48 @@ PAUSES = re.compile(
 )
 
 
-def by_client_clock(judge: Judge) -> Iterator[Hit]:
-    """A condition `lock_expiry < :now`, where `now` comes from this host."""
-    for function in judge.functions:
-        for event in judge.own(function):
-            called = event.facts.get("called")
-            if called is None or not isinstance(called.func, ast.Attribute):
-                continue
-            method = called.func.attr
-            if method in ("put_item", "update_item", "delete_item"):
-                asked = called.keywords.get("ConditionExpression")
-            else:
-                asked = called.args[0] if method == "execute" and called.args else None
-            if asked is None:
-                continue
-            text = " ".join(t for t in function.texts(asked) if " " in t)
-            found = BY_CLIENT.search(text)
-            if method == "execute" and not re.search(
-                r"\b(UPDATE|INSERT|DELETE)\b", text, re.IGNORECASE
-            ):
-                continue
-            if not found or not (
-                words.speaks_of_lock(text) or LEASES.search(text) or judge.named_lock(function)
-            ):
-                continue
-            if not takes_time(function, called.node):
-                continue
-            yield at(
-                event,
-                f"`{found[0]}` compares with the clock of this host: two clocks differ and step, so"
-                " a live holder is robbed",
-            )
-
-
-RENEWS_ROW = re.compile(
-    r"\s*UPDATE\s+\S*(?:lock|lease|leader)\S*\s+SET\s(?P<set>.*?)\bWHERE\b(?P<where>.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-ENDS_AT = re.compile(r"expir|until|deadline|heartbeat|renewed|lease|last_seen|alive", re.IGNORECASE)
-WHOSE = re.compile(
-    r"own|hold|token|nonce|worker|by\b|node|host|instance|session|version|uuid|client|fence|pid"
-    r"|unique|leader|rvn|secret|expir|until",
-    re.IGNORECASE,
+TRIES = frozenset(
+    "transaction txn put put_if_not_exists put_item update_item insert_one find_one_and_update"
+    " update_one create acquire_lock try_acquire try_lock set_nx setnx create_node execute"
+    " fetchval post request compare_and_set cas".split()
 )
 
 
-def renewed_for_anyone(judge: Judge, renews: frozenset[str]) -> Iterator[Hit]:
-    """`UPDATE leases SET expires_at = ... WHERE name = ?`: whoever holds it, it is prolonged."""
-    if "update" not in judge.module.lower:
-        return
+def hot_loop(judge: Judge) -> Iterator[Hit]:
+    """A loop that asks a store for the lock, whatever the store, and leaves when it has it."""
     for function in judge.functions:
-        if not set(words.pieces(function.name)) & renews:
+        if not words.acquires(function.name) or words.releases(function.name):
             continue
-        for event in judge.own(function):
-            called = event.facts.get("called")
-            if called is None or not called.args or not isinstance(called.func, ast.Attribute):
+        if not (judge.at_lock(function) or words.speaks_of_lock(judge.module.lower)):
+            continue
+        for stmt, _frames in function.walked:
+            if not isinstance(stmt, ast.While) or paused(judge, function, stmt):
                 continue
-            if called.func.attr not in ("execute", "fetchval", "fetchrow"):
-                continue
-            row = next(filter(None, map(RENEWS_ROW.match, function.texts(called.args[0]))), None)
-            if row and ENDS_AT.search(row["set"]) and not WHOSE.search(row["where"]):
-                yield at(
-                    event,
-                    "this renews the row without asking whose it is: after a lost lease it keeps"
-                    " the lock of another holder alive, and this one goes on working",
+            inside = [n for s in stmt.body for n in nodes(s)]
+            asked = [
+                n for n in inside
+                if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+                and n.func.attr in TRIES
+            ]  # fmt: off
+            endless = isinstance(stmt.test, ast.Constant) and bool(stmt.test.value)
+            won = any(isinstance(s, ast.If) and leaves_loop(s.body) for s in stmt.body)
+            if endless and asked and won and not any(isinstance(n, ast.Raise) for n in inside):
+                yield Hit(
+                    function,
+                    stmt,
+                    f"this loop asks for the lock on line {asked[0].lineno} and begins again at"
+                    " once: all who wait load the store, and the holder with them",
                 )
                 break
 
 
-def takes_time(function: Function, call: ast.Call) -> bool:
-    texts = set(function.texts(call))
-    return bool(texts & {"time", "now", "utcnow", "today", "timestamp"})
+def leaves_loop(block: list[ast.stmt]) -> bool:
+    return bool(block) and isinstance(block[-1], ast.Return | ast.Break)
 
 
 def no_pause(judge: Judge) -> Iterator[Hit]:
     """LH215."""
+    yield from hot_loop(judge)
     for function in judge.functions:
         for event in judge.own(function):
             taken = event.kind == "redis_lock" or (
@@ -630,6 +470,7 @@ def completed_by_anyone(judge: Judge) -> Iterator[Hit]:
                 continue
             if event.kind == "redis_set":
                 late = any(DONE.match(t) for t in texts) and "xx" not in called.keywords
+                late = late and not begun_as_long(judge, event)
             elif called.func.attr == "update_item":
                 late = (
                     any(DONE.match(t) for t in texts)
@@ -644,6 +485,15 @@ def completed_by_anyone(judge: Judge) -> Iterator[Hit]:
                     " overwrites the result of the one that took over",
                 )
                 break
+
+
+def begun_as_long(judge: Judge, done: Event) -> bool:
+    """Was it begun in the same function for as long: is there no lease that runs out before?"""
+    kept = text_of(done.facts.get("ttl"))
+    return bool(kept) and any(
+        e.kind == "redis_lock" and e.key == done.key and text_of(e.facts.get("ttl")) == kept
+        for e in judge.own(done.where)
+    )
 
 
 def plain_completion(text: str) -> bool:

@@ -12,7 +12,8 @@ from ..judge import CLOCK
 from ..model import nodes, text_of
 from ..rule import Hit, at, there
 from .create import denies
-from .leases import by_client_clock, renewed_for_anyone
+from .leases import spelled_alike
+from .rows import by_client_clock, renewed_for_anyone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,6 +189,8 @@ def _deletes(judge: Judge, *, cache: bool) -> Iterator[Hit]:
                 continue
             if timed_guard(judge, event):
                 continue
+            if len(locked) == 1 and event.key not in locked and spelled_alike(event.key, *locked):
+                continue  # LH209 has it
             spans = (there(made, "taken here"),) if made else ()
             yield at(
                 event,
@@ -275,9 +278,10 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
         if any(e.kind == "redis_lock" for e in own) or scripted(judge, function):
             continue
         owner = function.within.name if function.within else ""
-        if not set(words.pieces(f"{owner} {function.name}")) & RENEWS:
-            continue
+        renews = bool(set(words.pieces(f"{owner} {function.name}")) & RENEWS)
         for event in own:
+            if not renews and not beats(judge, event):
+                continue
             if event.kind != "redis_expire" or not (
                 is_key(judge, event, locked) or made_for_lock(judge, event)
             ):
@@ -290,6 +294,17 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
                 " keeps the lock of another holder alive, and this one goes on working",
             )
             break
+
+
+def beats(judge: Judge, event: Event) -> bool:
+    """Is it repeated after a pause, and nothing else takes the lock in that loop?"""
+    for loop in judge.loops(event):
+        names = [text_of(n.func).rpartition(".")[2] for n in nodes(loop) if isinstance(n, ast.Call)]
+        waits = [n for s in [loop.test, *loop.body] for n in nodes(s) if isinstance(n, ast.Call)]
+        names += [text_of(n.func).rpartition(".")[2] for n in waits]
+        if {"sleep", "wait"} & set(names):
+            return True
+    return False
 
 
 def made_for_lock(judge: Judge, event: Event) -> bool:

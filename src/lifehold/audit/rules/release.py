@@ -27,6 +27,7 @@ CALM = frozenset("info debug warning error exception log print critical write".s
 
 def removes_flocked(judge: Judge) -> Iterator[Hit]:
     """LH108."""
+    yield from removes_library_lock(judge)
     if compares_inode(judge.module):
         return
     for function in judge.functions:
@@ -50,6 +51,61 @@ def removes_flocked(judge: Judge) -> Iterator[Hit]:
                 there(lock, "locked here"),
             )
             break
+
+
+LIBRARIES = re.compile(
+    r"^(filelock\.(\w+\.)?(Async|Unix|Thread)*FileLock|portalocker\.(\w+\.)?R?Lock"
+    r"|fasteners\.(\w+\.)?InterProcess(ReaderWriter)?Lock|zc\.lockfile\.LockFile"
+    r"|oslo_concurrency\.lockutils\.\w+)$"
+)  # whose locks are the kernel's, on a file that stays
+
+
+def removes_library_lock(judge: Judge) -> Iterator[Hit]:
+    """LH108 of a file that a library locks: `lock.lock_file`, or the path that it was made of."""
+    imported = ("filelock", "portalocker", "fasteners", "zc.lockfile", "oslo_concurrency")
+    if not any(name in judge.module.text for name in imported):
+        return
+    made = [
+        (event.where, event.where.key(event.facts["called"].args[0]), event)
+        for event in judge.everything()
+        if event.facts.get("called") and event.facts["called"].args
+        and LIBRARIES.match(judge.module.dotted(event.facts["called"].func))
+    ]  # fmt: off
+    for function in judge.functions:
+        for event in judge.own(function) if made else ():
+            if event.kind != "unlink" or words.breaks(function.name) or on_windows(event):
+                continue
+            lock = next((each for each in made if leads_to(function, event, *each)), None)
+            if lock is not None:
+                yield at(
+                    event,
+                    f"`{event.name}` is locked by the object of line {lock[2].line} and unlinked"
+                    " here: who waits on the old file gets its lock while the next one locks a new"
+                    " file of the same name; both hold the lock",
+                    there(lock[2], "its lock is made here"),
+                )
+                break
+
+
+def leads_to(function: Function, gone: Event, where: Function, path: str, made: Event) -> bool:
+    """Is it the file of that lock: by its path, or asked of the object?"""
+    if function is not where and not (
+        function.within is not None and function.within is where.within
+    ):
+        return False
+    if gone.key == path:
+        return True
+    if gone.key.startswith("self.") and where.within is not None:
+        known = where.within.attributes.get(gone.key[5:], [])
+        if any(scope is where and where.key(value) == path for value, scope in known):
+            return True
+    owner, _, asked = gone.key.rpartition(".")
+    if asked not in ("lock_file", "path", "filename", "lockfile"):
+        return False
+    if owner == function.key(made.facts["called"].node):
+        return True
+    given = where.within.attributes.get(owner.removeprefix("self."), []) if where.within else []
+    return owner.startswith("self.") and any(value is made.site for value, _ in given)
 
 
 def told_of_caller(judge: Judge, event: Event) -> bool:
@@ -595,11 +651,13 @@ def goes_on_without(judge: Judge, function: Function) -> Iterator[Hit]:
     if words.releases(function.name):
         return
     for event in judge.own(function):
-        if event.kind != "flock" or not event.facts["nonblocking"] or event.facts["windows"]:
+        if event.kind != "acquire" and not (
+            event.kind == "flock" and event.facts["nonblocking"] and not event.facts["windows"]
+        ):
             continue
         if judge.loops(event):
             continue
-        shrugged = suppressed(judge, event, REFUSED)
+        shrugged = suppressed(judge, event, REFUSED) if event.kind == "flock" else None
         stmt = event.facts.get("statement")
         if shrugged and shrugged.body[-1] is stmt and runs_behind(function, shrugged):
             yield Hit(
@@ -611,8 +669,7 @@ def goes_on_without(judge: Judge, function: Function) -> Iterator[Hit]:
             )
             return
         for handler in judge.handled_by(event):
-            kinds = names_of(handler)
-            if not kinds & {"OSError", "IOError", "BlockingIOError", "Exception", "BaseException"}:
+            if not refused(judge, function, event, handler):
                 continue
             if only_logs(handler.body) and work_follows(function, handler, event):
                 yield Hit(
@@ -626,6 +683,20 @@ def goes_on_without(judge: Judge, function: Function) -> Iterator[Hit]:
 
 
 REFUSED = frozenset("OSError IOError BlockingIOError Exception BaseException".split())
+# What a library raises when the lock is held by another.
+HELD_ELSEWHERE = re.compile(
+    r"(^|\.)(Timeout|TimeoutError|LockException|AlreadyLocked|LockError|LockTimeout|LockFailed"
+    r"|LockNotAcquired\w*|NotAcquired|WouldBlock|Exception|BaseException)$"
+)
+
+
+def refused(judge: Judge, function: Function, event: Event, handler: ast.ExceptHandler) -> bool:
+    """Does this handler catch that the lock is another's?"""
+    kinds = names_of(handler)
+    if event.kind == "acquire":
+        library = made_by(judge, function, event.facts["called"].func) in OUTSIDE
+        return library and any(map(HELD_ELSEWHERE.search, kinds))
+    return bool(kinds & REFUSED)
 
 
 def runs_behind(function: Function, block: ast.stmt) -> bool:

@@ -149,8 +149,8 @@ def group_behind(script: Script, command: ShellCommand) -> list[ShellCommand]:
 
 def block_behind(script: Script, command: ShellCommand) -> list[ShellCommand]:
     """The blocks of the `if` or the loop whose test this command is part of."""
-    around = command.around[-1] if command.around else None
-    if around is not None and around.part == "test":
+    around = next((a for a in reversed(command.around) if a.part == "test"), None)
+    if around is not None and (around is command.around[-1] or noclobber(script, command)):
         return [
             c
             for c in script.within_numbers.get(around.number, [])
@@ -205,9 +205,10 @@ def test_then_make(script: Script) -> Iterator[Hit]:
                 continue
             for act in makers.get(key, ()):
                 path = made(act)
-                if act.line < test.line:
-                    continue
-                if noclobber(script, act) or not leads(script, test, act):
+                asked = [test, *callers(script, test)]
+                if noclobber(script, act) or not any(
+                    each.line <= act.line and leads(script, each, act) for each in asked
+                ):
                     continue
                 yield spot(
                     act,
@@ -216,6 +217,16 @@ def test_then_make(script: Script) -> Iterator[Hit]:
                     (test, "tested here"),
                 )
                 return
+
+
+def callers(script: Script, test: ShellCommand) -> list[ShellCommand]:
+    """Where the function is called that makes this test, and nothing but tests."""
+    if not test.within:
+        return []
+    inside = [c for c in script.commands if c.within == test.within]
+    if any(made(c) or c.name in REMOVES for c in inside):
+        return []
+    return list(script.by_name.get(test.within, ()))
 
 
 def held_by_presence(script: Script) -> Iterator[tuple[ShellCommand, str]]:
@@ -442,11 +453,18 @@ def flock_unasked(script: Script) -> Iterator[Hit]:
         )
 
 
+TELLS = frozenset("echo printf logger log warn info error".split())
+
+
 def shrugged_off(script: Script, command: ShellCommand) -> bool:
     """`flock -n 9 || true`."""
-    behind = script.commands[script.commands.index(command) + 1 :][:1]
+    rest = script.commands[script.commands.index(command) + 1 :]
+    behind, later = rest[:1], [c for c in rest[1:] if c.within == command.within and not c.leaves]
     return command.next == "||" and any(
-        each.joined == "||" and each.name in ("true", ":") and each.next not in ("&&", "||")
+        each.joined == "||"
+        and (each.name in ("true", ":") or (each.name in TELLS and bool(later)))
+        and each.next not in ("&&", "||")
+        and len(each.around) == len(command.around)
         for each in behind
     )
 

@@ -223,7 +223,8 @@ def removals(judge: Judge, function: Function) -> list[Event]:
     found = []
     for event in judge.whole(function):
         if event.kind == "unlink" and (event.lockish or judge.named_lock(function)):
-            found.append(event)
+            if not words.PACKAGES.search(event.key):
+                found.append(event)
     return found
 
 

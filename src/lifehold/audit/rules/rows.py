@@ -1,0 +1,274 @@
+"""Rows of databases and documents as leases: no condition, no owner, the clock of the client."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING
+
+from .. import words
+from ..model import nodes, text_of
+from ..rule import Hit, at, there
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..judge import Judge
+    from ..model import Function
+
+
+CLAIMS_ROW = re.compile(
+    r"\s*UPDATE\s+[\w.\"`]*(?:lock|lease|leader|mutex)[\w\"`]*\s+SET\s(?P<set>.*?)"
+    r"\bWHERE\b(?P<where>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+TAKEN = re.compile(
+    r"\b\w*(own|hold|locked|taken|acquired|token|leader|worker|instance|by|pid|host)\w*\s*=",
+    re.IGNORECASE,
+)
+CONDITION = re.compile(
+    r"\bNULL\b|<|>|own|hold|locked|taken|acquired|token|worker|nonce|version|expir|until|state"
+    r"|status|\bfree\b|avail|EXISTS|RETURNING",
+    re.IGNORECASE,
+)
+ONE_BY_ONE = re.compile(
+    r"for\s+update|advisory|begin\s+(immediate|exclusive)|lock\s+table|serializable|with_for_update"
+    r"|get_lock|updlock",
+    re.IGNORECASE,
+)
+GIVES_ROW = re.compile(
+    r"\s*DELETE\s+FROM\s+[\w.\"`]*(?:lock|lease|leader|mutex)[\w\"`]*\s+WHERE\b(?P<where>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+ASKS_SQL = ("execute", "fetchval", "fetchrow", "fetchone", "fetch", "exec_driver_sql")
+BY_CLIENT = re.compile(
+    r"\w*(expir|lease|until|deadline|ttl|timeout)\w*\s*<=?\s*(:\w+|%s|\?|%\(\w+\)s|\$\d)",
+    re.IGNORECASE,
+)
+LEASES = re.compile(r"\b(UPDATE|INTO|FROM)\s+\S*(lease|leader|mutex)", re.IGNORECASE)
+DOCUMENTS = frozenset(
+    "put_item update_item insert_one replace_one update_one find_one_and_update save upsert".split()
+)
+RENEWS_ROW = re.compile(
+    r"\s*UPDATE\s+\S*(?:lock|lease|leader)\S*\s+SET\s(?P<set>.*?)\bWHERE\b(?P<where>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+ENDS_AT = re.compile(r"expir|until|deadline|heartbeat|renewed|lease|last_seen|alive", re.IGNORECASE)
+WHOSE = re.compile(
+    r"own|hold|token|nonce|worker|by\b|node|host|instance|session|version|uuid|client|fence|pid"
+    r"|unique|leader|rvn|secret|expir|until",
+    re.IGNORECASE,
+)
+
+
+def unconditional_write(judge: Judge) -> Iterator[Hit]:
+    """LH208."""
+    yield from unconditional_row(judge)
+    yield from unconditional_document(judge)
+    yield from unowned_row(judge)
+    lower = judge.module.lower
+    shaped = "key={" in lower and ("put_item(" in lower or "update_item(" in lower)
+    if not ("dynamo" in lower or "boto3" in lower or shaped):
+        return
+    for function in judge.functions:
+        for event in judge.own(function):
+            called = event.facts.get("called")
+            if called is None or not isinstance(called.func, ast.Attribute):
+                continue
+            if called.func.attr not in ("put_item", "update_item", "delete_item"):
+                continue
+            if {"ConditionExpression", "Expected"} & set(called.keywords) or any(
+                k.arg is None for k in called.node.keywords
+            ):
+                continue
+            if not (judge.named_lock(function) or table_of_locks(function, called.node)):
+                continue
+            if words.breaks(function.name):
+                continue
+            yield at(
+                event,
+                f"`{called.func.attr}` on the lock's record has no ConditionExpression: it succeeds"
+                " whoever holds the lock",
+            )
+
+
+def unconditional_row(judge: Judge) -> Iterator[Hit]:
+    """`UPDATE locks SET owner = ? WHERE name = ?`: whoever holds it, the row is taken."""
+    if "update" not in judge.module.lower or ONE_BY_ONE.search(judge.module.text):
+        return
+    for function in judge.functions:
+        if words.releases(function.name) or words.breaks(function.name):
+            continue
+        for event in judge.own(function):
+            called = event.facts.get("called")
+            if called is None or not called.args or not isinstance(called.func, ast.Attribute):
+                continue
+            if called.func.attr not in ASKS_SQL:
+                continue
+            row = next(filter(None, map(CLAIMS_ROW.match, function.texts(called.args[0]))), None)
+            if row is None or not TAKEN.search(row["set"]) or CONDITION.search(row["where"]):
+                continue
+            if re.search(r"=\s*NULL", row["set"], re.IGNORECASE):
+                continue  # it is given back
+            yield at(
+                event,
+                "this UPDATE takes the row of the lock without a condition on who holds it: two"
+                " that read it free at the same moment both take it",
+            )
+            break
+
+
+def unconditional_document(judge: Judge) -> Iterator[Hit]:
+    """`if locks.find_one(...): return`, and then `locks.update_one({"_id": name}, ...)`."""
+    if "find_one(" not in judge.module.text:
+        return
+    for function in judge.functions:
+        if words.releases(function.name) or words.breaks(function.name):
+            continue
+        own = [e for e in judge.own(function) if isinstance(e.facts["called"].func, ast.Attribute)]
+        asked = {text_of(e.facts["called"].func.value): e for e in own
+                 if e.facts["called"].func.attr == "find_one"}  # fmt: off
+        for event in own:
+            called = event.facts["called"]
+            if called.func.attr not in ("update_one", "replace_one", "find_one_and_update"):
+                continue
+            place = text_of(called.func.value)
+            if place not in asked or not called.args or not isinstance(called.args[0], ast.Dict):
+                continue
+            if not words.speaks_of_lock(place) and not words.speaks_of_lock(function.name):
+                continue
+            names = [str(getattr(key, "value", "owner")) for key in called.args[0].keys]
+            if any(map(CONDITION.search, names)) or "$or" in names:
+                continue
+            yield at(
+                event,
+                f"`{place}` is read on line {asked[place].line} and written here without a"
+                " condition on who holds it: two that read it free at the same moment both take it",
+                there(asked[place], "read here"),
+            )
+            break
+
+
+def unowned_row(judge: Judge) -> Iterator[Hit]:
+    """`DELETE FROM locks WHERE name = ?` where a lease can run out: it may be another's by now."""
+    if not re.search(r"delete\s+from", judge.module.lower) or not ENDS_AT.search(judge.module.text):
+        return
+    for function in judge.functions:
+        if not set(words.pieces(function.name)) & {"release", "unlock", "exit", "aexit"}:
+            continue
+        for event in judge.own(function):
+            called = event.facts["called"]
+            if not called.args or not isinstance(called.func, ast.Attribute):
+                continue
+            if called.func.attr not in ASKS_SQL:
+                continue
+            row = next(filter(None, map(GIVES_ROW.match, function.texts(called.args[0]))), None)
+            if row and not WHOSE.search(row["where"]):
+                yield at(
+                    event,
+                    "this deletes the row of the lock without asking whose it is: when the lease"
+                    " ran out before, it is the row of the next holder",
+                )
+                break
+
+
+def table_of_locks(function: Function, call: ast.Call) -> bool:
+    return any(words.speaks_of_lock(text) for text in function.texts(call) if len(text) < 60)
+
+
+def document_by_clock(judge: Judge, function: Function) -> Iterator[Hit]:
+    """`if item["expires"] > time.time(): return False`, and then the record is written."""
+    writes = [
+        event
+        for event in judge.own(function)
+        if isinstance(event.facts["called"].func, ast.Attribute)
+        and event.facts["called"].func.attr in DOCUMENTS
+    ]
+    if not writes or words.releases(function.name):
+        return
+    if not (judge.named_lock(function) or table_of_locks(function, writes[0].facts["called"].node)):
+        return
+    for stmt, _frames in function.walked:
+        for node in nodes(stmt.test) if isinstance(stmt, ast.If) else ():
+            if not isinstance(node, ast.Compare) or not isinstance(
+                node.ops[0], ast.Lt | ast.Gt | ast.LtE | ast.GtE
+            ):
+                continue
+            sides = [node.left, *node.comparators]
+            ends = [s for s in sides if isinstance(s, ast.Subscript | ast.Attribute)
+                    and ENDS_AT.search(ast.unparse(s))]  # fmt: off
+            if ends and any(reads_clock(function, s) for s in sides if s is not ends[0]):
+                yield Hit(
+                    function,
+                    node,
+                    f"`{ast.unparse(ends[0])}` is compared with the clock of this host: two clocks"
+                    " differ and step, so a live holder is robbed",
+                    (there(writes[0], "taken here"),),
+                )
+                return
+
+
+def reads_clock(function: Function, node: ast.AST) -> bool:
+    return bool({"time", "now", "utcnow", "timestamp"} & set(function.texts(node)))
+
+
+def by_client_clock(judge: Judge) -> Iterator[Hit]:
+    """A condition `lock_expiry < :now`, where `now` comes from this host."""
+    for function in judge.functions:
+        yield from document_by_clock(judge, function)
+        for event in judge.own(function):
+            called = event.facts.get("called")
+            if called is None or not isinstance(called.func, ast.Attribute):
+                continue
+            method = called.func.attr
+            if method in ("put_item", "update_item", "delete_item"):
+                asked = called.keywords.get("ConditionExpression")
+            else:
+                asked = called.args[0] if method == "execute" and called.args else None
+            if asked is None:
+                continue
+            text = " ".join(t for t in function.texts(asked) if " " in t)
+            found = BY_CLIENT.search(text)
+            if method == "execute" and not re.search(
+                r"\b(UPDATE|INSERT|DELETE)\b", text, re.IGNORECASE
+            ):
+                continue
+            if not found or not (
+                words.speaks_of_lock(text) or LEASES.search(text) or judge.named_lock(function)
+            ):
+                continue
+            if not takes_time(function, called.node):
+                continue
+            yield at(
+                event,
+                f"`{found[0]}` compares with the clock of this host: two clocks differ and step, so"
+                " a live holder is robbed",
+            )
+
+
+def renewed_for_anyone(judge: Judge, renews: frozenset[str]) -> Iterator[Hit]:
+    """`UPDATE leases SET expires_at = ... WHERE name = ?`: whoever holds it, it is prolonged."""
+    if "update" not in judge.module.lower:
+        return
+    for function in judge.functions:
+        if not set(words.pieces(function.name)) & renews:
+            continue
+        for event in judge.own(function):
+            called = event.facts.get("called")
+            if called is None or not called.args or not isinstance(called.func, ast.Attribute):
+                continue
+            if called.func.attr not in ("execute", "fetchval", "fetchrow"):
+                continue
+            row = next(filter(None, map(RENEWS_ROW.match, function.texts(called.args[0]))), None)
+            if row and ENDS_AT.search(row["set"]) and not WHOSE.search(row["where"]):
+                yield at(
+                    event,
+                    "this renews the row without asking whose it is: after a lost lease it keeps"
+                    " the lock of another holder alive, and this one goes on working",
+                )
+                break
+
+
+def takes_time(function: Function, call: ast.Call) -> bool:
+    texts = set(function.texts(call))
+    return bool(texts & {"time", "now", "utcnow", "today", "timestamp"})

@@ -260,6 +260,8 @@ def test_a_check_after_the_deadline_waits_for_no_heartbeat(path, kind, monkeypat
     monkeypatch.setattr(clock, "now", lambda: now() + 31)
     with pytest.raises(LeaseLost):
         lease.check()
+    with pytest.raises(LeaseLost):
+        lease.release()
 
 
 # ---- L8: a look that hangs, as one on a hard mount may ------------------------------------------

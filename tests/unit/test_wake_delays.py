@@ -151,6 +151,7 @@ def unswept(monkeypatch):
     monkeypatch.setattr(change_wait, "AGAIN", ())  # one more look would hide it too
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("who", ["waiter", "watchman"])
 @pytest.mark.parametrize("act", [write, another_folder, write_by_another_name, write_in_company])
 @pytest.mark.usefixtures("unswept")

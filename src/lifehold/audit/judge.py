@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 CLOCK = re.compile(r"\b(time\.time|time|now|utcnow|monotonic|today|getctime)\b")
 AGED = re.compile(
-    r"mtime|ctime|\bage\b|created|timestamp|acquired_at|started|locked_at|expire|expir|heartbeat"
+    r"mtime|ctime|\bage\b|(^|_)age(_|$)|^ts$|_ts$|created|timestamp|acquired_at|started|locked_at|expire|expir|heartbeat"
     r"|stale|_at$|lock_time",
     re.IGNORECASE,
 )
@@ -135,6 +135,9 @@ class Judge:
                 frame.kind == "while" and frame.part == "else"
             ):
                 found.append((frame, frame.node.test))
+            elif frame.subject is not None:
+                asked = (frame.subject, frame.node.guard)
+                found += [(frame, each) for each in asked if each is not None]
         return found
 
     def says(self, function: Function, node: ast.AST, levels: int = 2) -> set[str]:
@@ -329,15 +332,29 @@ class Judge:
             self._unit[group] = []
             for member in members:
                 for event in self.whole(member):
-                    if event.kind == "flock":
+                    if event.kind in ("flock", "library_lock"):
                         self._unit[group].append(event)
         found: dict[str, Event] = {}
         for event in self._unit[group]:
             if event.facts.get("windows"):
                 continue
-            for opened in self.handles(event):
-                found.setdefault(opened.key, event)
+            for opened in [event] if event.kind == "library_lock" else self.handles(event):
+                for key in (opened.key, *self._also_known(opened)):
+                    found.setdefault(key, event)
         return found
+
+    def _also_known(self, opened: Event) -> list[str]:
+        """The attributes that hold the path that was opened: `self.path = path; open(path)`."""
+        group = opened.where.within
+        if group is None or opened.key.startswith("self."):
+            return []
+        return [
+            f"self.{name}"
+            for name, given in group.attributes.items()
+            if len(given) == 1
+            and given[0][1] is opened.where
+            and opened.where.key(given[0][0]) == opened.key
+        ]
 
     def handles(self, event: Event) -> list[Event]:
         """Which calls opened what this event locks; through a helper, by the caller's argument."""
@@ -371,7 +388,7 @@ class Judge:
         return found
 
     def has_flock(self, events: Iterable[Event]) -> bool:
-        return any(event.kind == "flock" for event in events)
+        return any(event.kind in ("flock", "library_lock") for event in events)
 
 
 FILE_ACTS = frozenset("create write unlink read exists open age stat touch alive".split())

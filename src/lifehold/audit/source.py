@@ -49,7 +49,7 @@ ACTS = tuple(
         " setnx nx= redis Redis cache.add( cache.set( advisory getpid put_item FileLock update_item"
         " getmtime st_mtime kazoo lifehold filelock fasteners portalocker acquire("
         " InterProcessLock Process( ProcessPool multiprocessing .exists( os.rename .execute("
-        " etcd consul"
+        " etcd consul find_one insert_one caches[ memcache zookeeper execute("
     ).split()
 )
 # The same of texts that often mean something else: open(p, "x") and Path.replace(target).

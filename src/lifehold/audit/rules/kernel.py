@@ -303,7 +303,11 @@ def forgotten(judge: Judge, function: Function, name: str, event: Event) -> bool
 
 def ends_with_lock(judge: Judge, function: Function, opened: ast.Call, lock: Event) -> bool:
     """Is a lock file locked, and nothing done under it before the function returns?"""
-    if not opened.args or not function.lockish(opened.args[0]):
+    of_path = (
+        isinstance(opened.func, ast.Attribute) and judge.module.dotted(opened.func)[:3] != "io."
+    )
+    path = opened.func.value if of_path else opened.args[0] if opened.args else None  # type: ignore[attr-defined]
+    if not function.lockish(path):
         return False
     later = (e for e in judge.own(function) if e.line > lock.line)
     return all(any(f.part == "handler" for f in e.frames) for e in later)

@@ -259,8 +259,7 @@ def removes_by_name(judge: Judge) -> Iterator[Hit]:
     if compares_inode(judge.module):
         return  # what was judged is what is removed
     for function in judge.functions:
-        if words.breaks(function.name):
-            continue
+        forced = words.breaks(function.name)
         whole = judge.whole(function)
         for act in removals(judge, function):
             if on_windows(act) or judge.mine_for_release(act) or claimed(judge, function, act):
@@ -269,6 +268,8 @@ def removes_by_name(judge: Judge) -> Iterator[Hit]:
                 continue
             judged = judgement(judge, function, act)
             tried = met_by_create(judge, whole, act)
+            if forced and (judged is None or judged.kind not in ("alive", "age")):
+                continue  # an operator's verb, and nothing asked
             if judged is not None and judged.kind == "stat":
                 sized = sizes_by(judge, function, act) and goes_on(whole, act)
                 judged = judged if sized or ages_by(judge, function, act) else None

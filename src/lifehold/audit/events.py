@@ -15,6 +15,7 @@ from . import libraries
 from .libraries import CLIENT, client_of, speaks_of_memcache
 from .model import (
     BY_KERNEL,
+    OF_LIBRARY,
     Called,
     Class,
     Frames,
@@ -26,7 +27,7 @@ from .model import (
     path_of,
     text_of,
 )
-from .words import stands_for
+from .words import acquires, stands_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -415,7 +416,8 @@ def _of_path(kind: str) -> Callable[[Function, Called, str], Made]:
 def _mkdir(function: Function, called: Called, name: str) -> Made:
     if name in ("os.mkdir", "os.makedirs"):
         path = _argument(called, 0, "path" if name == "os.mkdir" else "name")
-        if "exist_ok" in called.keywords or len(called.args) > 2:
+        made = name == "os.mkdir" or (acquires(function.name) and function.lockish(path))
+        if "exist_ok" in called.keywords or len(called.args) > 2 or not made:
             return ("other", None, {})
     elif isinstance(called.func, ast.Attribute):
         path = called.func.value
@@ -469,7 +471,9 @@ def _flock(function: Function, called: Called, name: str) -> Made:
 def _library_lock(function: Function, called: Called, name: str) -> Made:
     """`FileLock(path)`, and what else locks a file by the kernel."""
     path = path_of(called.node) if by_kernel(function.module, name) else None
-    return ("library_lock", path, {}) if path is not None else None
+    if path is None or not (OF_LIBRARY.search(name) or function.lockish(path)):
+        return None  # a class of the project may lock a companion of what it is given
+    return "library_lock", path, {}
 
 
 def _run(function: Function, called: Called, name: str) -> Made:

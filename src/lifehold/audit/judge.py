@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 from . import words
 from .events import Event, Reader
-from .model import Frame, Function, Module, calls_in, leaves, nodes, text_of
+from .model import (
+    Frame,
+    Function,
+    Module,
+    by_kernel,
+    calls_in,
+    leaves,
+    maker_of,
+    nodes,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -300,6 +310,19 @@ class Judge:
             kinds = {event.kind for event in self.whole(helper)} - {"other", "call"}
             return bool(kinds) and kinds <= {"exists", "key_exists"}
         return any(e.site is calls[0] and e.kind == "exists" for e in self.own(function))
+
+    def under_lock(self, event: Event) -> bool:
+        """Does it happen in the `with` of a lock between processes, made elsewhere or here?"""
+        for frame in event.frames:
+            for item in frame.node.items if frame.kind == "with" else ():
+                where, given = self.where_of(frame, event), item.context_expr
+                made = maker_of(where, given)
+                name = self.module.dotted(made.func) if made is not None else ""
+                if name.partition(".")[0] in ("threading", "asyncio", "multiprocessing"):
+                    continue
+                if by_kernel(self.module, name) or words.speaks_of_lock(text_of(given)):
+                    return True
+        return False
 
     def handled_by(self, event: Event) -> list[ast.ExceptHandler]:
         """The handlers of the innermost `try` whose body holds the event."""

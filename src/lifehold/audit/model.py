@@ -9,6 +9,7 @@ Nothing here calls itself without a bound: nesting of any depth is walked by a s
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import words
@@ -39,6 +40,7 @@ BY_KERNEL = frozenset(
     "FileLock UnixFileLock AsyncFileLock AsyncUnixFileLock InterProcessLock"
     " InterProcessReaderWriterLock".split()
 )
+OF_LIBRARY = re.compile(r"(^|[._])(filelock|fasteners|portalocker|zc|process_lock)\b")
 PATHS = ("lock_file", "filename", "path", "name")
 TELLS_PATH = frozenset("lock_file _lock_file path _path filename lockfile".split())
 LEAVES = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop)

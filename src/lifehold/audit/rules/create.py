@@ -185,6 +185,8 @@ def check_then_create(judge: Judge) -> Iterator[Hit]:
         for act in acts:
             if act.key in flocked or act.facts.get("mode", "").startswith("a"):
                 continue
+            if judge.under_lock(act):
+                continue
             look = waits_out(judge, function, act) or gave_up(judge, function, act)
             look = look or looked_at(judge, function, act)
             if look is None or not (is_lock(judge, function, act) or is_flag(judge, act)):
@@ -246,7 +248,7 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
             exclusive = bool(event.facts.get("exclusive"))
             if event.facts.get("rename") or "a" in event.facts.get("mode", ""):
                 continue
-            if on_windows(event):
+            if on_windows(event) or judge.under_lock(event):
                 continue
             if knows_owner(judge, function) or words.releases(function.name):
                 continue

@@ -382,7 +382,7 @@ def get_then_set(judge: Judge) -> Iterator[Hit]:
             look = next((e for e in looks if led(judge, function, e, event)), None)
             if look is None or compares_owner_positive(judge, event):
                 continue
-            if in_transaction(event):
+            if in_transaction(event) or judge.under_lock(event):
                 continue
             if renews and not on_absence(judge, function, look, event):
                 continue

@@ -262,7 +262,9 @@ def removes_by_name(judge: Judge) -> Iterator[Hit]:
         forced = words.breaks(function.name)
         whole = judge.whole(function)
         for act in removals(judge, function):
-            if on_windows(act) or judge.mine_for_release(act) or claimed(judge, function, act):
+            if on_windows(act) or judge.under_lock(act):
+                continue
+            if judge.mine_for_release(act) or claimed(judge, function, act):
                 continue
             if act.via is not None and not judged_here(judge, function, act):
                 continue
@@ -358,6 +360,8 @@ def breaks_by_age(judge: Judge) -> Iterator[Hit]:
             if event.kind not in ("unlink", "write") or not event.lockish:
                 continue
             if re.search(r"getpid|token_hex|uuid", event.key):
+                continue
+            if judge.under_lock(event):
                 continue
             if event.kind == "write" and not _takes(judge, function, event):
                 continue

@@ -181,6 +181,8 @@ class Reader:
             known = {"helper": helper, "called": called, "statement": stmt, "name": name}
             out.append(Event("call", node, name, frames, function, facts=known))
             return
+        if name.startswith("aiofiles.os"):
+            name = name.replace("aiofiles.ospath", "os.path").removeprefix("aiofiles.")
         wrapped = stands_for(name)
         if wrapped:
             name, called = wrapped, unwrapped(called, wrapped)
@@ -478,7 +480,17 @@ def _library_lock(function: Function, called: Called, name: str) -> Made:
 
 def _run(function: Function, called: Called, name: str) -> Made:
     path = libraries.run_under_flock(function, called)
-    return ("library_lock", path, {}) if path is not None else None
+    if path is not None:
+        return "library_lock", path, {}
+    number = libraries.asked_by_command(function, called)
+    return ("alive", number, {}) if number is not None else None
+
+
+def _process(function: Function, called: Called, name: str) -> Made:
+    """`psutil.Process(pid)`, which raises for a number that nobody has."""
+    if not called.args or not libraries.asks_number_alone(function.module):
+        return None
+    return "alive", called.args[0], {}
 
 
 def _take(key_of: Callable[[Function, Called], ast.expr | None]) -> Callable[..., Made]:
@@ -687,6 +699,11 @@ NAMED: dict[str, Callable[[Function, Called, str], Made]] = {
     **dict.fromkeys(libraries.RUNS, _run),
     "os.kill": _kill,
     "psutil.pid_exists": _first("alive"),
+    "psutil.pids": lambda f, c, n: ("alive", None, {}),
+    "psutil.Process": _process,
+    "os.system": _run,
+    "os.popen": _run,
+    "weakref.finalize": _second("at_exit"),
     "time.sleep": _sleep,
     "asyncio.sleep": _sleep,
     "trio.sleep": _sleep,

@@ -157,7 +157,7 @@ class Judge:
             found |= {function.module.dotted(call.func)}
             helper = self.reader.callee(function, self.module.called(call))
             if helper is None and isinstance(call.func, ast.Attribute):
-                helper = self._by_name(call.func.attr)
+                helper = self.method_named(call.func.attr)
             if helper is not None and levels > 0:
                 for stmt in helper.body:
                     found |= {text_of(n) or getattr(n, "attr", "") for n in nodes(stmt)}
@@ -169,7 +169,7 @@ class Judge:
         found.discard("")
         return found
 
-    def _by_name(self, name: str) -> Function | None:
+    def method_named(self, name: str) -> Function | None:
         """The one method of this name among the classes of the module: `record.is_stale()`."""
         found = [c.methods[name] for c in self.module.classes.values() if name in c.methods]
         return found[0] if len(found) == 1 else None

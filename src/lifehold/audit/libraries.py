@@ -45,6 +45,35 @@ def run_under_flock(function: Function, called: Called) -> ast.expr | None:
     return None
 
 
+BY_COMMAND = re.compile(r"\bkill\s+-0\s|\bps\s+(-\w+\s+)*-?p\s|/proc/\s*$")
+CLOSER = re.compile(r"\.(cmdline|name|exe|create_time|cwd|username)\(")
+
+
+def asked_by_command(function: Function, called: Called) -> ast.expr | None:
+    """The number in `["ps", "-p", pid]` or `f"kill -0 {pid}"`."""
+    given = called.args[0] if called.args else None
+    if isinstance(given, ast.Name):
+        given = function.only_value(given.id)
+    if isinstance(given, ast.List | ast.Tuple):
+        texts = [str(getattr(each, "value", "")) for each in given.elts]
+        if (texts[:1] == ["ps"] and "-p" in texts[1:-1]) or texts[:2] == ["kill", "-0"]:
+            behind = texts.index("-p" if "-p" in texts else "-0") + 1
+            return given.elts[behind] if behind < len(texts) else None
+        return None
+    if isinstance(given, ast.JoinedStr | ast.BinOp | ast.Call):
+        parts = [str(n.value) for n in nodes(given) if isinstance(n, ast.Constant)]
+        if any(map(BY_COMMAND.search, parts)):
+            return given
+    return None
+
+
+@functools.lru_cache(4)
+def asks_number_alone(module: Module) -> bool:
+    """Does psutil tell this module whether a number is given out, and nothing more?"""
+    told = "NoSuchProcess" in module.text or ".is_running(" in module.text
+    return told and CLOSER.search(module.text) is None
+
+
 # --- clients of stores ---------------------------------------------------------------------------
 
 CACHES = re.compile(

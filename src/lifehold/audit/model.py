@@ -538,8 +538,11 @@ class Function:
             alone = inner.attr.lower().strip("_") in words.GENERIC
             return alone and words.speaks_of_lock(names.get(text_of(inner.value), ""))
         if isinstance(inner, ast.Name) and inner.id.lower() in words.GENERIC:
-            owner = self.within.name if self.within else ""
-            return words.speaks_of_lock(self.name) or words.speaks_of_lock(owner)
+            if self.within is None:
+                return words.speaks_of_lock(self.name)
+            kept = [name for name, given in self.within.attributes.items()
+                    if any(w is self and text_of(v) == inner.id for v, w in given)]  # fmt: off
+            return any(map(words.speaks_of_lock, (self.name, self.within.name, *kept)))
         return False
 
 

@@ -51,6 +51,8 @@ def absent_by(judge: Judge, look: Event, act: Event) -> bool:
             if judge.rests_on(act.where, test, look):
                 return denies(test) != (frame.part == "else")
         return waited_before(look, act)
+    if look.kind in ("exists", "stat", "age", "read") and missed_before(look, act):
+        return True
     if look.kind == "exists" and look.via and look.via is act.via:
         inner, made = look.facts["inside"], act.facts["inside"]
         return absent_by(judge, inner, made)
@@ -60,6 +62,23 @@ def absent_by(judge: Judge, look: Event, act: Event) -> bool:
         if frame.part == "else" and judge.rests_on(act.where, test, _call_of(judge, look)):
             return isinstance(frame.node, ast.If) and exits(frame.node.body)
     return False
+
+
+MISSING = frozenset("FileNotFoundError OSError IOError".split())
+
+
+def missed_before(look: Event, act: Event) -> bool:
+    """`try: stat(path) except FileNotFoundError: open(path, "w")`: made, as it is not there."""
+    for frame in act.frames:
+        if frame.kind == "try" and frame.handler is not None:
+            if any(f.node is frame.node and f.part == "body" for f in look.frames):
+                return bool(names_of(frame.handler) & MISSING) and ends_elsewhere(frame.node)
+    return False
+
+
+def ends_elsewhere(tried: ast.Try) -> bool:
+    """Does the function end where the file was there?"""
+    return exits(tried.body) or exits(tried.orelse)
 
 
 def _call_of(judge: Judge, look: Event) -> Event:

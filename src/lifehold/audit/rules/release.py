@@ -421,6 +421,12 @@ def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
                 f"`{name}()` answers False when the lock is held by another, and nobody looks: the"
                 " work goes on without the lock",
             )
+        elif event.kind in ("redis_lock", "take") and work_unasked(judge, function, event):
+            yield at(
+                event,
+                f"whether `{event.name}` was taken is not looked at: the work goes on without the"
+                " lock",
+            )
         elif event.kind == "acquire" and may_refuse(judge, function, event):
             yield at(
                 event,
@@ -428,6 +434,18 @@ def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
                 " without the lock",
             )
     yield from tied_to_none(judge, function)
+
+
+def work_unasked(judge: Judge, function: Function, event: Event) -> bool:
+    """Is the lock's key set where nobody holds it, and then work done, whoever holds it?"""
+    if not event.lockish or judge.handled_by(event) or words.releases(function.name):
+        return False
+    own = [e for e in judge.own(function) if e.line > event.line]
+    if event.kind == "take" and event.facts["called"].func.attr not in ("put", "put_if_not_exists"):
+        return False  # a refusal raises
+    if any(e.kind in ("redis_get", "key_exists", "redis_expire") for e in own):
+        return False
+    return any(e.kind in ("other", "call") for e in own)
 
 
 def tied_to_none(judge: Judge, function: Function) -> Iterator[Hit]:

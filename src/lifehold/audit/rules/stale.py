@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from ..events import compares_inode, compares_start
-from ..judge import BROAD, names_of, returned
+from ..judge import BROAD, is_constant, names_of, returned
 from ..model import calls_in, leaves, nodes, text_of
 from ..rule import Hit, at, there
 from .create import ages, on_windows, own_child
@@ -157,7 +157,8 @@ def suppressed(
 def says_alive_within(block: ast.With | ast.AsyncWith) -> bool:
     """`with suppress(OSError): kill(pid, 0); return True`, and something else behind it."""
     inside = [v for v in returned(block.body) if isinstance(v, ast.Constant) and v.value]
-    return bool(inside)
+    flags = [s for s in block.body if isinstance(s, ast.Assign) and is_constant(s.value, True)]
+    return bool(inside or flags)
 
 
 def misjudging(judge: Judge, event: Event) -> ast.ExceptHandler | None:

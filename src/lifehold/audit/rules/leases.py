@@ -376,7 +376,7 @@ def no_pause(judge: Judge) -> Iterator[Hit]:
     yield from hot_loop(judge)
     for function in judge.functions:
         for event in judge.own(function):
-            taken = event.kind == "redis_lock" or (
+            taken = event.kind in ("redis_lock", "take") or (
                 event.kind in ("create", "flock")
                 and (event.facts.get("exclusive") or event.facts.get("nonblocking"))
             )
@@ -385,7 +385,7 @@ def no_pause(judge: Judge) -> Iterator[Hit]:
             loops = judge.loops(event)
             loop = loops[-1] if loops else None
             stmt = event.facts.get("statement")
-            if isinstance(stmt, ast.While) and event.kind == "redis_lock":
+            if isinstance(stmt, ast.While) and event.kind in ("redis_lock", "take"):
                 loop = stmt  # `while not set(..., nx=True): pass`
             if loop is None or paused(judge, function, loop) or bounded(judge, event, loop):
                 continue
@@ -402,7 +402,7 @@ def paused(judge: Judge, function: Function, loop: ast.While) -> bool:
         for node in ast.walk(stmt):
             if isinstance(node, ast.Call):
                 name = judge.module.dotted(node.func) or getattr(node.func, "attr", "")
-                if PAUSES.search(name.lower()):
+                if PAUSES.search(name.lower()) and not (name.endswith("sleep") and no_time(node)):
                     return True
                 helper = judge.reader.callee(function, judge.module.called(node))
                 if helper is not None and any(e.kind == "sleep" for e in judge.whole(helper)):
@@ -412,6 +412,11 @@ def paused(judge: Judge, function: Function, loop: ast.While) -> bool:
     return False
 
 
+def no_time(call: ast.Call) -> bool:
+    """`sleep(0)` is no pause."""
+    return bool(call.args) and number(call.args[0]) == 0
+
+
 def bounded(judge: Judge, event: Event, loop: ast.While) -> bool:
     """Does a refusal leave the loop: is it repeated for another reason?"""
     for handler in judge.handled_by(event):
@@ -419,7 +424,7 @@ def bounded(judge: Judge, event: Event, loop: ast.While) -> bool:
             return True
     inside = [n for stmt in loop.body for n in ast.walk(stmt)]
     refused = [n for n in inside if isinstance(n, ast.Raise)]
-    return bool(refused) or not (judge.handled_by(event) or event.kind == "redis_lock")
+    return bool(refused) or not (judge.handled_by(event) or event.kind in ("redis_lock", "take"))
 
 
 def forgotten_key(judge: Judge) -> Iterator[Hit]:

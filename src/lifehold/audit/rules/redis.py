@@ -280,7 +280,7 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
         owner = function.within.name if function.within else ""
         renews = bool(set(words.pieces(f"{owner} {function.name}")) & RENEWS)
         for event in own:
-            if not renews and not beats(judge, event):
+            if not renews and not beats(judge, event) and not begins_again(function):
                 continue
             if event.kind != "redis_expire" or not (
                 is_key(judge, event, locked) or made_for_lock(judge, event)
@@ -294,6 +294,14 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
                 " keeps the lock of another holder alive, and this one goes on working",
             )
             break
+
+
+def begins_again(function: Function) -> bool:
+    """Does it hand itself to a timer: `Timer(3, self._again)`?"""
+    own = {function.name, f"self.{function.name}"}
+    calls = [n for s in function.body for n in nodes(s) if isinstance(n, ast.Call)]
+    given = [text_of(each) for n in calls for each in [*n.args, *[k.value for k in n.keywords]]]
+    return not own.isdisjoint(given)
 
 
 def beats(judge: Judge, event: Event) -> bool:
@@ -382,7 +390,7 @@ def get_then_set(judge: Judge) -> Iterator[Hit]:
             look = next((e for e in looks if led(judge, function, e, event)), None)
             if look is None or compares_owner_positive(judge, event):
                 continue
-            if in_transaction(event):
+            if in_transaction(event) or judge.under_lock(event):
                 continue
             if renews and not on_absence(judge, function, look, event):
                 continue

@@ -180,6 +180,8 @@ def is_flag(judge: Judge, act: Event) -> bool:
     if kinds != {"exists", "write", "unlink"} or OWN_NAME.search(act.key):
         return False
     function = act.where
+    if holds_data(judge, act):
+        return False
     gone = [e for e in same if e.kind == "unlink" and e.where is function and e.line > act.line]
     if not gone or gave_up(judge, function, act) is None:
         return False
@@ -190,6 +192,28 @@ def is_flag(judge: Judge, act: Event) -> bool:
         for given in [*event.facts["called"].args, *event.facts["called"].keywords.values()]
     )
     return not any(function.key(given) == act.key for given in handed)
+
+
+def holds_data(judge: Judge, made: Event) -> bool:
+    """Is more written into it than who made it, and when?"""
+    handle = str(made.facts.get("handle", ""))
+    for event in judge.own(made.where) if handle else ():
+        called = event.facts.get("called")
+        if called is None or text_of(called.func) not in (
+            f"{handle}.write",
+            f"{handle}.writelines",
+        ):
+            continue
+        texts = {text.rpartition(".")[2] for each in called.args for text in made.where.texts(each)}
+        names = {n.id for each in called.args for n in nodes(each) if isinstance(n, ast.Name)}
+        if names - {"str", "os", "time", "f"} and not texts & {
+            "getpid",
+            "gethostname",
+            "time",
+            "now",
+        }:
+            return True
+    return False
 
 
 def check_then_create(judge: Judge) -> Iterator[Hit]:
@@ -435,6 +459,10 @@ def tried_again(judge: Judge, event: Event, loop: ast.While) -> bool:
                 held = next((h for h in handlers if names_of(h) & HELD | names_of(h) & {"?"}), None)
                 if held is None or isinstance(held.body[-1], ast.Return):
                     return False
+                answers = [n for s in held.body for n in nodes(s) if isinstance(n, ast.Return)]
+                if answers and not any(loop in judge.loops(e) for e in judge.own(event.where)
+                                       if e.kind == "sleep"):  # fmt: off
+                    return False  # a live holder is answered; it goes round for a dead one
                 if refuses(judge, event, held, loop):
                     return False
                 return not leaves(held.body) or _continues(held.body)
@@ -491,6 +519,7 @@ def unbounded_wait(judge: Judge) -> Iterator[Hit]:
                     each.kind == "signal"
                     and stmt in judge.loops(each)
                     and not own_child(stmt, each)
+                    and "getpid" not in each.key
                 ):
                     if judge.at_lock(function) or "pid" in each.key.lower():
                         yield Hit(

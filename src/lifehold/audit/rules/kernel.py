@@ -541,7 +541,7 @@ OF_THREADS = ("threading.Lock", "threading.RLock", "asyncio.Lock")
 
 def threads_lock(judge: Judge, worker: Function) -> tuple[ast.AST, str] | None:
     """Where this function takes a lock between threads, and what that is called."""
-    entered = [
+    entered: list[tuple[ast.AST, ast.expr]] = [
         (stmt, item.context_expr)
         for stmt, _frames in worker.walked
         for item in (stmt.items if isinstance(stmt, ast.With) else ())
@@ -623,7 +623,7 @@ def pid_too_early(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         for name, default in function.defaults.items():
             if any(judge.module.dotted(c.func) == "os.getpid" for c in calls_in(default)):
-                if judge.at_lock(function) or "lock" in judge.module.lower:
+                if judge.at_lock(function) or words.speaks_of_pid(name):
                     yield Hit(
                         function,
                         default,

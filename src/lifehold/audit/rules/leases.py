@@ -219,8 +219,10 @@ def deaf_to_loss(judge: Judge) -> Iterator[Hit]:
 
 def deaf_zookeeper(judge: Judge) -> Iterator[Hit]:
     module = judge.module
-    if "kazoo" not in module.lower or "add_listener" in module.text:
+    if "KazooClient" not in module.text or "add_listener" in module.text:
         return
+    if not any(e.facts.get("name", "").endswith("KazooClient") for e in judge.everything()):
+        return  # who is handed a client leaves the listening to who made it
     if not any(name.startswith("kazoo") for name in module.imports.values()):
         return
     for function in judge.functions:

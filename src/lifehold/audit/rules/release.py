@@ -40,7 +40,9 @@ def removes_flocked(judge: Judge) -> Iterator[Hit]:
             if event.kind != "unlink" or event.key not in flocked or on_windows(event):
                 continue
             lock = flocked[event.key]
-            if not (event.lockish or judge.named_lock(function) or lock.kind == "library_lock"):
+            same = lock.where is function or "⟨" not in event.key  # each has parameters of its own
+            of_library = same and lock.kind == "library_lock"
+            if not (event.lockish or judge.named_lock(function) or of_library):
                 continue  # data that is locked itself: LH114
             judged = judgement(judge, function, event)
             if before_lock(judge, function, event) or (judged and judged.kind in ("alive", "age")):
@@ -428,6 +430,8 @@ def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
                 " lock",
             )
         elif event.kind == "acquire" and may_refuse(judge, function, event):
+            if arms(judge, function, event):
+                continue
             yield at(
                 event,
                 f"`{event.name}.acquire` may answer False, and nobody looks: the work goes on"
@@ -474,6 +478,19 @@ def tied_to_none(judge: Judge, function: Function) -> Iterator[Hit]:
                 f"`{name}` is False when the lock is held by another, and {function.title} returns"
                 " all the same: the block runs without the lock",
             )
+
+
+def arms(judge: Judge, function: Function, event: Event) -> bool:
+    """`wait.acquire(blocking=False)`, and then `wait.acquire()`: the second waits for a release."""
+    name = text_of(event.facts["called"].func)
+    return any(
+        other.kind == "acquire"
+        and other.line > event.line
+        and text_of(other.facts["called"].func) == name
+        and not other.facts["called"].args
+        and not other.facts["called"].keywords
+        for other in judge.own(function)
+    )
 
 
 def waits_by_default(call: Event) -> bool:

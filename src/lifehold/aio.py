@@ -257,7 +257,7 @@ class AsyncLock(LockFace):
         task = current_task()
         block: Any = None
         asker = this_thread.key, task
-        asked: Any = wait
+        asked: object = wait
         if type(asked) is BlockEntry:
             wait, block = asked.wait, asked.block
             if block is None:

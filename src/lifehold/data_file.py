@@ -96,7 +96,7 @@ class FileDraft:
             raise
         return self
 
-    def _open(self, *given: Any) -> int:
+    def _open(self, *given: object) -> int:
         """L6  A descriptor that `abandon` closes, whatever comes between two steps."""
         self.fds.extend(map(self.files.open, *((each,) for each in given)))
         return self.fds[-1]

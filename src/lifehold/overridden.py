@@ -40,7 +40,7 @@ def follow(cls: type, enters: list[str]) -> None:
             kind = block.block
             setattr(cls, enter, made[0])
             setattr(cls, leave, Exit(type(kind.__name__, (kind,), _names(made[1], kind))))
-            attempt: Any = cls.attempt  # type: ignore[attr-defined]
+            attempt: object = cls.attempt  # type: ignore[attr-defined]
             if attempt.__module__.startswith("lifehold."):
                 cls.attempt = made[2]  # type: ignore[attr-defined]
 
@@ -80,7 +80,7 @@ def _before(one: LockFace) -> dict[Any, int]:
     return {lease: lease._depth for lease in one._all() if lease._key == mine}
 
 
-def _undo(one: LockFace, block: Block, before: dict[Any, int], error: BaseException) -> None:
+def _undo(one: LockFace, block: Block, before: dict[object, int], error: BaseException) -> None:
     """L6  An exception came before the body: what was taken for it is let go."""
     block.lease = None
     mine = _asker(one)

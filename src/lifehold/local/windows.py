@@ -280,7 +280,7 @@ class WindowsFiles(Files):
         self._information: Any = self._ctypes.c_uint32 * 13
         self._identity: Any = self._ctypes.c_uint64 * 3  # FILE_ID_INFO: volume, 128 bits of file
 
-    def _at(self, offset: int) -> Any:
+    def _at(self, offset: int) -> object:
         return self._ctypes.byref(self._overlapped(Offset=offset))
 
     def open(self, path: str, flags: int, mode: int = 0o666) -> int:

@@ -35,7 +35,7 @@ class _Gevent:
     """gevent's way to wait."""
 
     @staticmethod
-    def hub() -> Any:
+    def hub() -> object:
         return sys.modules["gevent._hub_local"].get_hub_if_exists()
 
     @staticmethod
@@ -67,7 +67,7 @@ class _Eventlet:
         sys.modules["eventlet"].sleep(seconds)
 
 
-def way() -> Any:
+def way() -> object:
     """How the caller waits without stopping the greenlets of its thread; None: there are none."""
     if not native.is_replaced():
         return None

@@ -422,7 +422,7 @@ class StoreLock:
     async def _send(
         self,
         make: Callable[[Backend], Coroutine[Any, Any, Any]],
-        undo: Callable[[Any], None] = lambda _: None,
+        undo: Callable[[object], None] = lambda _: None,
     ) -> Any:
         """One round trip: awaited where the client can be, else by a thread that may block.
 

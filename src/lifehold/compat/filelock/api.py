@@ -214,7 +214,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
         """Called with the descriptor after each acquisition."""
         return self._on_acquired
 
-    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    def _differing(self, extra: dict[str, object]) -> list[tuple[str, object, object]]:
         """A kind's own options that a singleton was made with in another way: name, had, asked."""
         return []
 
@@ -563,7 +563,7 @@ class MechanismFileLock(BaseFileLock):
     async def _let_pollers_in(self, want: AcquireRequest) -> None:
         await pollers.let_in(absolute(self._context.lock_file), want, self._runtime)
 
-    async def _contend(self, hold: LockHold, want: AcquireRequest, answer: Any) -> None:
+    async def _contend(self, hold: LockHold, want: AcquireRequest, answer: object) -> None:
         waits.refuse_self(hold, hold.path, want)
         if want.polled:
             await waits.by_polling(self, hold, want)
@@ -595,7 +595,7 @@ class MechanismFileLock(BaseFileLock):
         hold.path = path
         return found
 
-    def _attempt(self, hold: LockHold) -> Any:
+    def _attempt(self, hold: LockHold) -> object:
         try:
             answer = native_mechanism.attempt(self._found(hold))
         except OSError as error:
@@ -610,13 +610,13 @@ class MechanismFileLock(BaseFileLock):
         """Whether this object is of another kind from now on, which may do better."""
         return False
 
-    async def _tried(self, hold: LockHold) -> Any:
+    async def _tried(self, hold: LockHold) -> object:
         """The same for a task: what may wait for a file server does so in a helper thread."""
         found = self._found(hold)
         if not self._afar:
             return self._attempt(hold)
 
-        def undo(answer: Any) -> None:
+        def undo(answer: object) -> None:
             if type(answer) is Grant:
                 found.drop(answer)
 

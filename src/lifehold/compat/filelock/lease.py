@@ -61,7 +61,7 @@ class MarkerIdentity:
 
     def __init__(self, lock: MarkerSoftFileLock) -> None:
         self._lock = ref(lock)  # which keeps its mechanism, and that keeps these words
-        self._made: tuple[Any, bytes] = None, b""
+        self._made: tuple[object, bytes] = None, b""
 
     def record(self, witness: bool) -> bytes:
         """What the file says."""
@@ -321,13 +321,13 @@ class SoftFileLease(MarkerSoftFileLock):
 
     _lifetime_supported, _ageless = False, "lease_duration sets when a lease expires"
 
-    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, object, object]]:
         """What of a lease's own options a singleton was made with in another way."""
         given = extra.get("heartbeat_interval")
         ttl, beat = lengths(extra.get("lease_duration", 30.0), None)
         beat = self._terms.ttl / 3 if given is None else construction.seconds("heartbeat", given)
         asked = extra.get("on_compromise")
-        found: list[tuple[str, Any, Any]] = []
+        found: list[tuple[str, object, object]] = []
         if ttl != self._terms.ttl:
             found.append(("lease_duration", self._terms.ttl, ttl))
         if beat != self._terms.heartbeat:
@@ -363,12 +363,12 @@ class SoftFileLease(MarkerSoftFileLock):
 
     # ---- taking and letting go
 
-    def _made(self, path: str) -> Any:
+    def _made(self, path: str) -> object:
         made = super()._made(path)
         made.terms = self._terms
         return made
 
-    def _found(self, hold: LockHold) -> Any:
+    def _found(self, hold: LockHold) -> object:
         found = super()._found(hold)
         found.lifetime = None
         claim = self._claim_of(hold)

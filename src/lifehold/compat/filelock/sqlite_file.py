@@ -89,7 +89,7 @@ def for_ever() -> Any:
     return _kept[0] if _kept else None
 
 
-_kept: list[Any] = []
+_kept: list[object] = []
 
 
 class SqliteConnection:
@@ -244,7 +244,7 @@ def refuse_inherited(path: str) -> None:
     if not _inherited:
         return
     try:
-        key: Any = key_of(os.stat(path))
+        key: object = key_of(os.stat(path))
     except OSError:
         key = None
     if path in _inherited or key in _inherited:

@@ -313,7 +313,7 @@ class _Inside:
         self._leave: Callable[[], None] | None = lambda: admission.requests.leave(name, token)
         self._body: Any = ()
 
-    def around(self, body: Any) -> _Inside:
+    def around(self, body: object) -> _Inside:
         self._body = body
         return self
 

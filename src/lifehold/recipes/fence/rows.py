@@ -54,7 +54,7 @@ class _RowFence:
 
     def __init__(
         self,
-        connection: Any,
+        connection: object,
         table: str,
         lease: Carrier | int,
         *,

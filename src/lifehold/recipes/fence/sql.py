@@ -159,7 +159,7 @@ class _SqlFence:
 
     def __init__(
         self,
-        connection: Any,
+        connection: object,
         name: str,
         lease: Carrier | int,
         *,

@@ -164,7 +164,7 @@ class NodeRuntime:
                 strike()
         place.rung = False
 
-    async def look(self, mechanism: Any) -> Any:
+    async def look(self, mechanism: Any) -> object:
         return await self.in_thread(lambda: look(mechanism), lambda _: None)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
@@ -190,7 +190,7 @@ class NodeRuntime:
         if not self.node.life.alive:
             raise ProcessGone
 
-    async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
+    async def block(self, ask: Ask, slot: object, operation: int, until: float) -> bool:
         raise RuntimeError("there are no files in a simulated store")
 
     async def changed(

@@ -200,7 +200,7 @@ class FileDraft:
     def _is_ours(self) -> bool:
         """Whether the name of the copy still leads to what was written."""
         try:
-            found: Any = self.files.lstat(self.copy)
+            found = self.files.lstat(self.copy)
         except FileNotFoundError:
             return False
         if self.fd >= 0:
@@ -288,7 +288,7 @@ class FileDraft:
 
     def _replace(self) -> None:
         try:
-            now: Any = self.files.lstat(self.path)
+            now = self.files.lstat(self.path)
         except FileNotFoundError:
             now = None
         if _identity(now) != _identity(self.before):

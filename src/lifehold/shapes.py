@@ -101,7 +101,7 @@ def mechanisms(
             )
         options["terms"] = terms(*given)
     module, _, make = KINDS[kind].partition(":")
-    side: Any = getattr(fork.lazily(module), make)
+    side = getattr(fork.lazily(module), make)
     reads, writes = (side(where, runtime, exclusive=each, **options) for each in (False, True))
     return name, reads, writes
 

@@ -90,7 +90,7 @@ class RecordFile(LockFile):
         """
         self.table, self.generation, self.key = table, CLOSED, ""
         self.let_go: Callable[[Any], object] | None = None
-        self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
+        self.mutex = RLock()  # reentrant: a signal handler may release while we renew
         if opened is None and not fork.page[0]:
             fork.catch_up()
         with fork.gate:
@@ -304,7 +304,7 @@ def look(
         with fork.gate:
             began = fork.generation
             try:
-                opened: object = [files.open(path, wished), write, began]
+                opened = [files.open(path, wished), write, began]
             except FileNotFoundError:
                 return None
             except OSError:

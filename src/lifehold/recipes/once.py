@@ -118,7 +118,7 @@ def _once(rules: OnceRules, fn: Callable[[], object]) -> object:
         return rules.value(result)
     lock = named(Lock, rules)
     block = part()
-    begins: object = BlockEntry(block=block)
+    begins = BlockEntry(block=block)
     try:
         answer = _let_in(rules, lock.acquire(begins), seen, fn)
     finally:

@@ -72,7 +72,7 @@ async def _once(rules: OnceRules, fn: Callable[[], object]) -> object:
     if result is not None:
         return rules.value(result)
     block = part()
-    begins: object = BlockEntry(block=block)
+    begins = BlockEntry(block=block)
     try:
         answer = await _let_in(rules, lock, await lock.acquire(begins), seen, fn)
     finally:

@@ -50,7 +50,7 @@ else:
 
 def running_trio() -> Any:
     """The trio module if a trio task calls us, else None."""
-    trio: Any = sys.modules.get("trio")
+    trio = sys.modules.get("trio")
     if trio is None:
         return None
     try:
@@ -75,7 +75,7 @@ def current_task() -> TaskKey | None:
     Not the task itself: a lease may be its result, and whoever remembers whose lease that was would
     keep the task, and with it a lease that was dropped, for ever.
     """
-    task: object = running_task()
+    task = running_task()
     if task is None:
         return None
     key = _keys.get(task)
@@ -97,7 +97,7 @@ class Signal:
         self.set: Callable[[], object]
         if self.trio is None:
             self.loop = asyncio.get_running_loop()
-            self.event: Any = asyncio.Event()
+            self.event = asyncio.Event()
             self._tasks: list[object] = []  # whose wait it is: one at most
             self._timer: Any = None  # weak: its death tells of the end of the loop
             self._generation = fork.generation
@@ -136,7 +136,7 @@ class Signal:
 
     def watch(self, seconds: float) -> None:
         """Set the event after `seconds`; until `rest`, close our coroutine when the loop closes."""
-        task: object = asyncio.current_task()
+        task = asyncio.current_task()
         if task is not None:
             self._tasks.append(task)
         self._wind(seconds)
@@ -200,7 +200,7 @@ def _close(task: object) -> None:
 def _ours(task: Any) -> Any:
     """The coroutine of ours in which a task waits: the outermost one that only ours are below."""
     found: Any = None
-    here: object = task.get_coro()
+    here = task.get_coro()
     while here is not None:
         code = getattr(here, "cr_code", None) or getattr(here, "gi_code", None)
         code = code or getattr(here, "ag_code", None)
@@ -297,7 +297,7 @@ class EventLoopRuntime:
     async def changed(
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        lookout: Any = change_wait.of(ask, path, blind, pid)
+        lookout = change_wait.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
             await self.rung(ask, lookout, lookout.limit(until))
 
@@ -350,7 +350,7 @@ class EventLoopRuntime:
             raise errand.error
         return errand.result  # type: ignore[no-any-return]
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[object, None, T]) -> T:
         trio = running_trio()
         if trio is not None:
             with trio.CancelScope(shield=True):

@@ -48,7 +48,7 @@ def _arm() -> Any:
     assert INTERRUPT is not None
     if _libc is None:
         try:
-            ctypes: Any = fork.lazily("ctypes")
+            ctypes = fork.lazily("ctypes")
         except ImportError:
             return FlockPolling()
         lib = ctypes.CDLL(None, use_errno=True)
@@ -259,7 +259,7 @@ class FlockInPlace:
         me = native.get_ident()
         if me in _standing or not self._wind():
             return None
-        mask: Any = ()
+        mask = ()
         try:
             _standing.add(me)
             mask = _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (INTERRUPT,))

@@ -40,7 +40,7 @@ class _Gevent:
 
     @staticmethod
     def wait(fd: int, seconds: float) -> None:
-        sockets: Any = fork.lazily("gevent.socket")
+        sockets = fork.lazily("gevent.socket")
         sockets.wait_read(fd, seconds, _SleepOver())
 
     @staticmethod
@@ -71,8 +71,8 @@ def way() -> object:
     """How the caller waits without stopping the greenlets of its thread; None: there are none."""
     if not native.is_replaced():
         return None
-    threads: Any = sys.modules["_thread"]
-    known: Any = _Gevent if threads.get_ident.__module__.startswith("gevent") else _Eventlet
+    threads = sys.modules["_thread"]
+    known = _Gevent if threads.get_ident.__module__.startswith("gevent") else _Eventlet
     try:
         hub = known.hub()
     except (KeyError, AttributeError):  # threads replaced by yet another library

@@ -316,7 +316,7 @@ class ModelRuntime:
         """Nothing happens by time alone here."""
         return lambda: None
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[object, None, T]) -> T:
         return await work
 
     def __freeze__(self) -> Hashable:
@@ -455,7 +455,7 @@ def _suspended(thing: object) -> tuple[object, ...]:
 def _by_reduction(thing: object) -> tuple[object, ...]:
     """By what pickle would keep: attributes, slots, and the position of iterators of C."""
     try:
-        reduced: object = thing.__reduce_ex__(2)
+        reduced = thing.__reduce_ex__(2)
     except TypeError as error:
         raise TypeError(
             f"the explorer cannot compare two objects of {type(thing)!r}, which a client can "

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from types import EllipsisType
 
-    Work = Callable[[], Coroutine[Any, Any, Any]]
+    Work = Callable[[], Coroutine[object, None, Any]]
 
 PATIENCE = 60.0  # seconds after which a worker counts as stuck; nothing right takes a tenth of it
 CANCELLED = "cancelled"  # the result of a worker whose wait was cancelled
@@ -229,7 +229,7 @@ class Trio(_Async):
     def __init__(self) -> None:
         import trio
 
-        self.trio: Any = trio
+        self.trio = trio
         self._nursery: Any = None
 
     def run(self, work: Work) -> None:
@@ -260,7 +260,7 @@ class _TrioTask:
     def __init__(self, trio: Any, work: Work) -> None:
         self._trio, self._work = trio, work
         self._scope, self._over = trio.CancelScope(), trio.Event()
-        self._value: object = CANCELLED
+        self._value = CANCELLED
         self._error: BaseException | None = None
 
     async def run(self) -> None:

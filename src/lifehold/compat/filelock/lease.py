@@ -172,7 +172,7 @@ class LeaseFile(MarkerFileMechanism):
         began = self.runtime.now()
         answer = super().attempt()
         if isinstance(answer, Grant):
-            ours: Any = answer.handle[0]
+            ours = answer.handle[0]
             ours.began = began
         return answer
 
@@ -193,7 +193,7 @@ class LeaseFile(MarkerFileMechanism):
 
     async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
         """Touch the file, if it is still the lock."""
-        ours: Any = next(iter(grant.handle), None)
+        ours = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)
         began = self.runtime.now()
@@ -226,7 +226,7 @@ class LeaseFile(MarkerFileMechanism):
         return self._overdue(grant) or super().check(grant) or self._overdue(grant)
 
     def _overdue(self, grant: Grant) -> Lost | None:
-        ours: Any = next(iter(grant.handle), None)
+        ours = next(iter(grant.handle), None)
         reason = None if ours is None or ours.tenure is None else ours.tenure.why_not()
         return None if reason is None else Lost(reason, gone=True)
 

@@ -468,7 +468,7 @@ class SideQueue:
         What was reached is kept in `ask.slot` until then, and for another call.
         """
         while True:
-            sheet: Any = ask.slot
+            sheet = ask.slot
             if sheet is None or sheet.generation != fork.here():
                 sheet = ask.slot = sqlite_file.sheet_opened(self.table, self.path)
             while sheet.taken < len(self._steps):

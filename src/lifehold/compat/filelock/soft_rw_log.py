@@ -169,7 +169,7 @@ class _LinkCall:
     def load(cls) -> bool:
         """Whether there is sync_file_range(2)."""
         try:
-            ctypes: Any = fork.lazily("ctypes")
+            ctypes = fork.lazily("ctypes")
             call = ctypes.CDLL(None, use_errno=True).sync_file_range
         except (ImportError, AttributeError, OSError):
             return False

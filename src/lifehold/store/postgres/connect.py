@@ -101,7 +101,7 @@ class PostgresUrl:
         owner: str = "",
     ) -> None:
         client = psycopg()
-        conninfo: Any = fork.lazily("psycopg.conninfo")
+        conninfo = fork.lazily("psycopg.conninfo")
         refuse_torn(url)
         url, named = without_owner(url)
         self.limit, self.create, self.owner = limit, create, owner or named
@@ -368,7 +368,7 @@ def _noted(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
             _coming[me] = asked[0], os.fstat(asked[0]).st_ino
             heard = yield asked
             if clock.now() >= _until.get():
-                psycopg: Any = fork.lazily("psycopg")
+                psycopg = fork.lazily("psycopg")
                 raise psycopg.OperationalError("connection timeout expired")
             asked = steps.send(heard)
     except StopIteration as came:

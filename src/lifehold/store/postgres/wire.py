@@ -158,8 +158,8 @@ class ServerConnection:
 
     def _filled(self, statement: str, values: Parameters) -> str:
         """The statement with its values in it."""
-        pq: Any = fork.lazily("psycopg.pq")
-        re: Any = fork.lazily("re")
+        pq = fork.lazily("psycopg.pq")
+        re = fork.lazily("re")
         quote = pq.Escaping(self._pgconn).escape_literal
 
         def value(found: Any) -> str:
@@ -358,7 +358,7 @@ def _watch(link: ConnectionPool) -> None:
 
 def _keep() -> None:
     global _watches
-    _signal: Any = fork.lazily("_signal")
+    _signal = fork.lazily("_signal")
     if hasattr(_signal, "pthread_sigmask"):  # signals are for the thread that knows of them
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     generation = fork.generation
@@ -387,7 +387,7 @@ def close_all() -> None:
 def keep(connection: Any) -> object:
     """Note a connection that was opened. Safe to repeat."""
     if not _open:
-        atexit: Any = fork.lazily("atexit")
+        atexit = fork.lazily("atexit")
         atexit.unregister(close_all)
         atexit.register(close_all)
     _open[id(connection)] = connection
@@ -429,7 +429,7 @@ class ConnectionPool:
         self._watched = False  # by the thread that closes what is idle
         self._waiting: list[Any] = []
         self._first: list[Any] = []  # who is served before those: who lets go of something
-        weakref: Any = fork.lazily("weakref")
+        weakref = fork.lazily("weakref")
         self._lines = weakref.WeakSet()  # idle, or in a hand: one that is lost is not counted
         self._generation = fork.here()
 
@@ -537,7 +537,7 @@ class ConnectionPool:
     async def _opened(self, line: ServerConnection, until: float) -> ServerConnection:
         try:
             connection = keep(await settle(self._connect(until)))
-            weakref: Any = fork.lazily("weakref")
+            weakref = fork.lazily("weakref")
             weakref.finalize(line, drop, connection)  # also when nobody puts it back
             line.over(connection)
         except BaseException as error:

@@ -100,7 +100,7 @@ class Node:
         elif self.life.alive:
             call()
 
-    def spawn(self, coro: Coroutine[Any, Any, Any], *, awaited: bool = False) -> SimulatedTask:
+    def spawn(self, coro: Coroutine[object, None, Any], *, awaited: bool = False) -> SimulatedTask:
         """A task of its present process."""
         life = self.life
         self._count += 1
@@ -171,7 +171,7 @@ class NodeRuntime:
         """At once: what is called this way in a store is a look for people."""
         return call()
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[object, None, T]) -> T:
         if not self.node.life.alive:
             work.close()
             raise ProcessGone

@@ -117,7 +117,7 @@ class NodeProgram:
         plan = self.plan
         until = NEVER if plan.patience is None else self.runtime.now() + plan.patience
         try:
-            got: object = await acquire(lock, self.runtime, Ask(lock.name, until))
+            got = await acquire(lock, self.runtime, Ask(lock.name, until))
         except StoreUnavailable:
             self.world.log(f"{self.node.name} finds no store")
             return None

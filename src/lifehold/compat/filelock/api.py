@@ -483,7 +483,7 @@ class AsyncAcquireReturnProxy(AwaitableAcquire):
         super().__init__(lock)
 
     async def __aenter__(self) -> BaseAsyncFileLock:
-        return self.lock
+        return self.lock  # type: ignore[no-any-return]
 
     async def __aexit__(
         self,
@@ -534,7 +534,7 @@ class MechanismFileLock(BaseFileLock):
             return None
         if hold.lease is None:
             hold.lease = self._told_lease(hold)
-        return hold.lease
+        return hold.lease  # type: ignore[no-any-return]
 
     def _told_lease(self, hold: LockHold) -> Lease:
         lock = Lock(hold.path)

@@ -96,7 +96,7 @@ class FileDraft:
             raise
         return self
 
-    def _open(self, *given: Any) -> int:
+    def _open(self, *given: object) -> int:
         """L6  A descriptor that `abandon` closes, whatever comes between two steps."""
         self.fds.extend(map(self.files.open, *((each,) for each in given)))
         return self.fds[-1]
@@ -200,7 +200,7 @@ class FileDraft:
     def _is_ours(self) -> bool:
         """Whether the name of the copy still leads to what was written."""
         try:
-            found: Any = self.files.lstat(self.copy)
+            found = self.files.lstat(self.copy)
         except FileNotFoundError:
             return False
         if self.fd >= 0:
@@ -288,7 +288,7 @@ class FileDraft:
 
     def _replace(self) -> None:
         try:
-            now: Any = self.files.lstat(self.path)
+            now = self.files.lstat(self.path)
         except FileNotFoundError:
             now = None
         if _identity(now) != _identity(self.before):

@@ -536,7 +536,7 @@ def part() -> Block:
 
 def of_shape(one: Any, kind: type[Block] = OfShape) -> Any:
     """The block that begins with `one`: the one looked up just now, or a blind one."""
-    block: Any = this_thread.begun()
+    block = this_thread.begun()
     if isinstance(block, kind) and block.lease is None and (block.one is one or block.one is None):
         block.one = one
         return block

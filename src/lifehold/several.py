@@ -279,7 +279,7 @@ class All:
         try:
             for lock, each in parts.items():
                 left = None if until is None else max(0.0, until - clock.now())
-                entry: Any = BlockEntry(left if patience else patience, each)
+                entry = BlockEntry(left if patience else patience, each)
                 lock.acquire(entry, cancel=self._cancel)
             leases = LeaseGroup([parts[lock].lease for lock in self._locks])
             if block is not None:

@@ -92,7 +92,7 @@ def mechanisms(
         kind = "soft" if far else "kernel"
         if far and given[0] is None:
             given = (registry.DEFAULT_TTL, *given[1:])
-    options: dict[str, Any] = {"label": label, "mode": mode, "shared": shared}
+    options: dict[str, object] = {"label": label, "mode": mode, "shared": shared}
     if any(each is not None for each in given):
         if kind == "kernel":
             raise InvalidArgument(
@@ -101,7 +101,7 @@ def mechanisms(
             )
         options["terms"] = terms(*given)
     module, _, make = KINDS[kind].partition(":")
-    side: Any = getattr(fork.lazily(module), make)
+    side = getattr(fork.lazily(module), make)
     reads, writes = (side(where, runtime, exclusive=each, **options) for each in (False, True))
     return name, reads, writes
 
@@ -284,7 +284,7 @@ class ReadWriteFace(DescribedLock, metaclass=SingletonMeta):
     """Two sides of one name, and what can be asked without holding either."""
 
     __slots__ = ("__weakref__", "_given", "_reads", "_writes")
-    _side: Callable[..., Any]
+    _side: Callable[..., object]
     _reads: Any
     _writes: Any
     if not TYPE_CHECKING:

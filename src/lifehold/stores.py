@@ -187,9 +187,9 @@ class FileStoreFace:
         """The file of a lock."""
         return os.path.join(self.folder, lock_names.file_of(name))
 
-    def _options(self, given: dict[str, Any], *, leased: bool = True) -> dict[str, Any]:
+    def _options(self, given: dict[str, object], *, leased: bool = True) -> dict[str, Any]:
         """The store's own, under those of the call."""
-        usual: dict[str, Any] = {"label": self.label, "shared": self.shared}
+        usual: dict[str, object] = {"label": self.label, "shared": self.shared}
         if leased:
             usual["kind"] = self.kind
             if self.ttl is not None:
@@ -436,12 +436,12 @@ class LeaseStoreFace:
         self,
         kind: Any,
         name: str,
-        options: dict[str, Any],
+        options: dict[str, object],
         wait: float | None,
         cancel: Cancel | None,
         max_hold: float | None,
         reentrant: bool,
-        **shape: Any,
+        **shape: object,
     ) -> Any:
         """A lock of this kind over a name of the store."""
         notify = options.pop("notify", None)
@@ -454,7 +454,7 @@ class LeaseStoreFace:
         self,
         kind: Any,
         name: str,
-        options: dict[str, Any],
+        options: dict[str, object],
         wait: float | None,
         cancel: Cancel | None,
         max_hold: float | None,

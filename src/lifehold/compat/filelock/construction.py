@@ -52,7 +52,7 @@ class FileLockMeta(ABCMeta):
     An ABCMeta, as filelock's: a lock may have abstract base classes beside ours.
     """
 
-    _instances: WeakValueDictionary[Any, Any]
+    _instances: WeakValueDictionary[object, object]
 
     def __init__(
         cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **named: Any

@@ -71,7 +71,7 @@ class SoftFileLock(MechanismFileLock):
         if self._on_acquired is not None:
             raise ValueError(f"on_acquired is not supported by {type(self).__name__}")
 
-    def _made(self, path: str) -> Any:
+    def _made(self, path: str) -> object:
         mode = self._context.mode
         return SoftFileMechanism(
             path, self._runtime, TABLE, None if mode == UNSET_FILE_MODE else mode
@@ -221,7 +221,7 @@ class SoftFileMechanism(RecordLock):
     lifetime: float | None = None
     _place: Any = None
     words: Any = pidfile
-    _seen: tuple[Any, float] | None = None
+    _seen: tuple[object, float] | None = None
     kind = "soft"
     safety = 2.0  # seconds between two looks of a waiter to whom no event comes
     still_there = staticmethod(no_matter)  # asked of the path between two tries of a wait

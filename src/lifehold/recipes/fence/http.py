@@ -95,7 +95,7 @@ class HttpAdmission:
         self._name, self._required, self.drain = name, required, drain
         if not isinstance(required, bool):
             self._required = frozenset(method.upper() for method in required)
-        self.registry: Any = check_registry(registry)
+        self.registry = check_registry(registry)
         self.requests = RequestsInside()
 
     def name_of(self, request: Any) -> str | None:
@@ -313,7 +313,7 @@ class _Inside:
         self._leave: Callable[[], None] | None = lambda: admission.requests.leave(name, token)
         self._body: Any = ()
 
-    def around(self, body: Any) -> _Inside:
+    def around(self, body: object) -> _Inside:
         self._body = body
         return self
 

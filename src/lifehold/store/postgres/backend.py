@@ -190,7 +190,7 @@ class Postgres:
         until = min(self._until, clock.now() + self.traits.limit)
         while True:
             try:
-                found: list[tuple[Any, ...]] = await self._link.ask(
+                found: list[tuple[object, ...]] = await self._link.ask(
                     lambda: (self._at(query), False), given, until
                 )
                 return found

@@ -146,7 +146,7 @@ class Judge:
             ):
                 found.append((frame, frame.node.test))
             elif frame.subject is not None:
-                asked = (frame.subject, frame.node.guard)
+                asked = (frame.subject, getattr(frame.node, "guard", None))
                 found += [(frame, each) for each in asked if each is not None]
         return found
 

@@ -121,31 +121,35 @@ local LARGEST = '9223372036854775806'
 
 -- L4  Above every earlier one, and not behind the clock.
 local function next_token()
-  local after = '1'
-  if token == LARGEST then
-    after = LARGEST
-  elseif token ~= '' and less(token, '9007199254740990') then
-    after = string.format('%.0f', token + 1)
-  elseif token ~= '' then
-    call('HINCRBY', LEASE, 'token', 1)
-    after = call('HGET', LEASE, 'token')
+  if token == '' or less(token, micros) then
+    return micros
+  elseif token == LARGEST then
+    return LARGEST
+  elseif less(token, '9007199254740990') then
+    return string.format('%.0f', token + 1)
   end
-  return less(after, micros) and micros or after
+  call('HINCRBY', LEASE, 'token', 1)
+  return call('HGET', LEASE, 'token')
 end
 """
 
-# Nobody is here, waits, or was given up: most grants, made before the rest has to be read.
+# Nobody is here, waits, or was given up: most grants, made before the rest has to be read. Numbers
+# go from text to text as they are: to read and write one costs as much as a command.
 FREE = """
 if call('EXISTS', HOLDERS, LINE, UNDONE) == 0 and tonumber(ARGV[6]) <= tonumber(ARGV[5]) then
   if ARGV[7] ~= '1' then
     token = next_token()
   end
-  call('HSET', LEASE, 'lifehold', '1', 'token', token, 'capacity', ARGV[5])
-  local ttl, delay, since = tonumber(ARGV[2]), tonumber(ARGV[3]), num(micros / 1000000)
+  if lease[1] and lease[3] == ARGV[5] then
+    call('HSET', LEASE, 'token', token)
+  else
+    call('HSET', LEASE, 'lifehold', '1', 'token', token, 'capacity', ARGV[5])
+  end
   local shown = token == '' and '-' or token
-  call('HSET', HOLDERS, ARGV[1], table.concat({shown, ARGV[6], 0, ARGV[7], num(ttl), num(delay),
-    num(now + ttl), since, 0, 1, ARGV[4]}, ' '))
-  call('PEXPIRE', HOLDERS, math.ceil((ttl + delay + GRACE) * 1000))
+  local since = string.sub(micros, 1, -7) .. '.' .. string.sub(micros, -6)
+  call('HSET', HOLDERS, ARGV[1], shown .. ' ' .. ARGV[6] .. ' 0 ' .. ARGV[7] .. ' ' .. ARGV[2] .. ' '
+    .. ARGV[3] .. ' ' .. num(now + ARGV[2]) .. ' ' .. since .. ' 0 1 ' .. ARGV[4])
+  call('PEXPIRE', HOLDERS, math.ceil((ARGV[2] + ARGV[3] + GRACE) * 1000))
   return {'1', shown, 0, since, num(now), '', ''}
 end
 """

@@ -173,7 +173,7 @@ class Redis:
             (answer,), (seen,) = await self._run_confirmed(calls, self._link, r.ttl)
             if isinstance(answer, RedisRefused):
                 raise self.plan.refused(answer, keys(r.name)[0])
-            if answer[0] == b"1" and (why := self._unconfirmed(seen)) is not None:
+            if isinstance(answer, bytes) and (why := self._unconfirmed(seen)) is not None:
                 await self._taken_back(r)
                 raise why
         except Unreachable:
@@ -181,11 +181,11 @@ class Redis:
         except BaseException:  # L6  it may come behind its own release
             self._doubt(r.nonce)
             raise
-        if answer[0] == b"1":
-            token, slot, since, now, nonce, text = answer[1:]
-            over = _holder(nonce, text, float(now)) if nonce else None
+        if isinstance(answer, bytes):
+            token, slot, since, now, *run_out = answer.split(b" ", 5)
+            over = _holder(run_out[0], run_out[1], float(now)) if run_out else None
             return Given(_token(token), int(slot), float(since), float(now), over)
-        ahead, look_in, capacity, now, *holders = answer[1:]
+        ahead, look_in, capacity, now, *holders = answer
         return Refused(
             _holders(holders, float(now)),
             int(ahead),

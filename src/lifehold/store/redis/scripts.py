@@ -26,6 +26,7 @@ L2  The clock is TIME of the server, once per step. L4  Tokens are numbers of 64
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 TYPE_CHECKING = False
@@ -150,7 +151,7 @@ if call('EXISTS', HOLDERS, LINE, UNDONE) == 0 and tonumber(ARGV[6]) <= tonumber(
   call('HSET', HOLDERS, ARGV[1], shown .. ' ' .. ARGV[6] .. ' 0 ' .. ARGV[7] .. ' ' .. ARGV[2] .. ' '
     .. ARGV[3] .. ' ' .. num(now + ARGV[2]) .. ' ' .. since .. ' 0 1 ' .. ARGV[4])
   call('PEXPIRE', HOLDERS, math.ceil((ARGV[2] + ARGV[3] + GRACE) * 1000))
-  return {'1', shown, 0, since, num(now), '', ''}
+  return shown .. ' 0 ' .. since .. ' ' .. num(now)
 end
 """
 
@@ -291,9 +292,10 @@ for _, h in ipairs(all) do  -- by a clock that was set back an end may lie furth
   end
 end
 
+-- What was given is one text: token slot acquired_at now, and nonce and text of whose was over.
 local function given(h)
-  return {'1', h.token, h.slot, h.since, num(now), over and over.nonce or '',
-    over and text_of(over) or ''}
+  local text = table.concat({h.token, h.slot, h.since, num(now)}, ' ')
+  return over and table.concat({text, over.nonce, text_of(over)}, ' ') or text
 end
 
 -- The line: forget whose place is dead, and what lies ahead of a clock that was set back.
@@ -361,7 +363,7 @@ local function refused(ahead, other)
     local w = first and first ~= nonce and waiter(first)
     look_in = w and w.called and w.called + CLAIM - now
   end
-  local answer = {'0', ahead, look_in and num(look_in) or '', other or '', num(now)}
+  local answer = {ahead, look_in and num(look_in) or '', other or '', num(now)}
   for at = 1, math.min(SHOWN, #all) do
     answer[#answer + 1] = all[at].nonce
     answer[#answer + 1] = text_of(all[at])
@@ -643,6 +645,7 @@ def quorum_scripts(terms: str, clock: str = CLOCK) -> dict[str, RedisScript]:
 ESCAPES = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 
+@functools.lru_cache(128)
 def keys(name: str) -> tuple[str, ...]:
     """The keys of a name: one hash slot, whatever braces it has."""
     tag = f"lifehold:{{{name.translate(ESCAPES)}}}:"

@@ -74,17 +74,36 @@ class NoRedisReply(Exception):
 # The protocol: commands to bytes, and bytes to replies (RESP2 and RESP3).
 
 
+_begins: dict[tuple[str | bytes | float, ...], str] = {}  # of calls of a script about one name
+KNOWN, SHORT = 512, 2048  # of them, of so many characters at most
+
+
 def packed(commands: Sequence[Command]) -> bytes:
     """Commands as they are sent."""
     out = []
     for command in commands:
         out.append(f"*{len(command)}\r\n")
-        for one in command:
+        words, count = command, command[2] if command[0] == "EVALSHA" else None
+        if type(count) is int:  # the same words each time, up to the last key
+            head = tuple(command[: 3 + count])
+            out.append(_begins.get(head) or _begun(head))
+            words = command[3 + count :]
+        for one in words:
             word = one if type(one) is str else _text(one)
-            if type(word) is not str or not word.isascii():
-                return _packed(commands)  # its length is of bytes
+            if type(word) is bytes:
+                return _packed(commands)
             out.append(f"${len(word)}\r\n{word}\r\n")
-    return "".join(out).encode()
+    text = "".join(out)
+    return text.encode() if text.isascii() else _packed(commands)  # a length is of bytes
+
+
+def _begun(head: tuple[str | bytes | float, ...]) -> str:
+    begin = "".join(f"${len(word)}\r\n{word}\r\n" for word in map(str, head))
+    if len(begin) <= SHORT and begin.isascii():
+        if len(_begins) >= KNOWN:
+            _begins.clear()
+        _begins[head] = begin
+    return begin
 
 
 def _packed(commands: Sequence[Command]) -> bytes:
@@ -111,23 +130,23 @@ def parsed(data: bytes | bytearray, at: int) -> tuple[Reply, int]:
     end = data.find(b"\r\n", at)
     if end < 0:
         raise _Incomplete
-    kind, head, after = bytes(data[at : at + 1]), bytes(data[at + 1 : end]), end + 2
-    if kind == b"+":
-        return head, after
-    if kind == b"-":
-        return RedisRefused(head.decode("utf-8", "replace")), after
-    if kind in (b":", b"("):
-        return int(head), after
+    kind, head, after = data[at : at + 1], data[at + 1 : end], end + 2
     if kind in (b"$", b"=", b"!"):
         return _blob(data, kind, int(head), after)
+    if kind in (b":", b"("):
+        return int(head), after
+    if kind in (b"*", b"~", b">", b"%", b"|"):
+        return _many(data, kind, int(head), after)
+    if kind == b"+":
+        return bytes(head), after
+    if kind == b"-":
+        return RedisRefused(head.decode("utf-8", "replace")), after
     if kind == b"_":
         return None, after
     if kind == b"#":
         return head == b"t", after
     if kind == b",":
         return float(head), after
-    if kind in (b"*", b"~", b">", b"%", b"|"):
-        return _many(data, kind, int(head), after)
     raise NoRedisReply("what answers there is no Redis")
 
 
@@ -446,7 +465,7 @@ class RedisConnection:
         while True:
             if len(self._data) > tried:
                 try:
-                    reply, end = parsed(self._data, 0)
+                    reply, end = parsed(bytes(self._data), 0)
                 except _Incomplete:
                     tried = len(self._data)
                 else:

@@ -96,9 +96,13 @@ local function holders()
   return all
 end
 
-local function save(h)
+local function save(h, alone)  -- alone: the key was not there
   call('HSET', HOLDERS, h.nonce, text_of(h))
-  lasts(HOLDERS, h.ends + h.delay - now)
+  if alone then
+    call('PEXPIRE', HOLDERS, math.ceil((h.ends + h.delay - now + GRACE) * 1000))
+  else
+    lasts(HOLDERS, h.ends + h.delay - now)
+  end
 end
 
 local function used(all)
@@ -111,6 +115,10 @@ end
 """
 
 NEXT = """
+local function instant()  -- the clock, as text
+  return string.sub(micros, 1, -7) .. '.' .. string.sub(micros, -6)
+end
+
 local function less(a, b)  -- of two tokens, as text
   if #a ~= #b then
     return #a < #b
@@ -147,7 +155,7 @@ if call('EXISTS', HOLDERS, LINE, UNDONE) == 0 and tonumber(ARGV[6]) <= tonumber(
     call('HSET', LEASE, 'lifehold', '1', 'token', token, 'capacity', ARGV[5])
   end
   local shown = token == '' and '-' or token
-  local since = string.sub(micros, 1, -7) .. '.' .. string.sub(micros, -6)
+  local since = instant()
   call('HSET', HOLDERS, ARGV[1], shown .. ' ' .. ARGV[6] .. ' 0 ' .. ARGV[7] .. ' ' .. ARGV[2] .. ' '
     .. ARGV[3] .. ' ' .. num(now + ARGV[2]) .. ' ' .. since .. ' 0 1 ' .. ARGV[4])
   call('PEXPIRE', HOLDERS, math.ceil((ARGV[2] + ARGV[3] + GRACE) * 1000))
@@ -170,9 +178,9 @@ local function let_in(all, nonce, asked)
   end
   local h = {nonce = nonce, token = token == '' and '-' or token, weight = asked.weight,
     slot = slot, shared = asked.shared, ttl = asked.ttl, delay = asked.delay,
-    ends = now + asked.ttl, since = num(micros / 1000000), renewals = 0, nr = nr + 1,
+    ends = now + asked.ttl, since = instant(), renewals = 0, nr = nr + 1,
     owner = asked.owner}
-  save(h)
+  save(h, #all == 0)
   all[#all + 1] = h
   return h
 end
@@ -198,12 +206,15 @@ local function waiter(nonce)
 end
 
 -- A place dies when its patience is over, or when it was called and has not come.
+local function dies_at(w)
+  return w.called and math.min(w.dies, w.called + CLAIM) or w.dies
+end
+
 local function put(w)
   call('HSET', WAITERS, w.nonce, table.concat({w.weight, num(w.dies), w.called and num(w.called)
     or '-', w.wakeup, w.handoff, num(w.asked_at), w.capacity, w.shared, num(w.ttl), num(w.delay),
     w.owner}, ' '))
-  local dies = w.called and math.min(w.dies, w.called + CLAIM) or w.dies
-  call('ZADD', DIES, num(dies), w.nonce)
+  call('ZADD', DIES, num(dies_at(w)), w.nonce)
 end
 
 local function leave(nonce)
@@ -241,8 +252,8 @@ local function call_next(all)
   while true do
     local some = call('ZRANGE', LINE, from, from + 15)
     for _, nonce in ipairs(some) do
-      local dies, w = call('ZSCORE', DIES, nonce), waiter(nonce)
-      if w and dies and tonumber(dies) > now and present(w) then
+      local w = waiter(nonce)
+      if w and dies_at(w) > now and present(w) then
         if w.called or (#all > 0 and w.weight > capacity - used(all)) then
           return
         elseif not handed and may_be_handed(w, all) then
@@ -442,9 +453,7 @@ if was_in == 0 or ARGV[2] == '1' then  -- L6  a request of it may still be on it
   call('ZREMRANGEBYRANK', UNDONE, 0, -10001)
   lasts(UNDONE, 0)
 end
-if call('ZCARD', LINE) > 0 then
-  call_next(holders())
-end
+call_next(holders())
 return was_in
 """
 

@@ -495,6 +495,7 @@ class RedisConnection:
         if not self._data and not (self._encrypted and self.sock.pending()):
             if not finish(THREAD.ready(self.sock, clock.now() + seconds, False)):
                 return None
+            finish(self._read(clock.now() + MOMENT, THREAD))
         return finish(self.hear(clock.now() + seconds + MOMENT))
 
     def usable(self) -> bool:
@@ -593,8 +594,8 @@ class RedisPool:
             line = await self._take(loan, until, waits, urgent)
             replies = await line.ask(commands, until, waits)
             # one that only reads is a replica by now: the next one is looked at anew
-            good = not any(isinstance(one, RedisRefused) and one.code == "READONLY"
-                           for one in replies)  # fmt: skip
+            refused = [one.code for one in replies if isinstance(one, RedisRefused)]
+            good = "READONLY" not in refused
         except NoRedisReply as error:
             took = clock.now() - began
             raise NoReply(f"{self.plan.place}: {error} ({took:.3g} s)") from error
@@ -677,8 +678,9 @@ class RedisPool:
             line.close()
         if loan.wakeup is not None:
             self._forgotten(loan.wakeup)
-        self._ring()  # it, or a ring that was for us, who go away
-        if good:
+        if self._urgent or self._waiting:
+            self._ring()  # it, or a ring that was for us, who go away
+        if good and not self._watched:
             self._watch()
 
     def _watch(self) -> None:

@@ -36,7 +36,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import json
     from collections.abc import Sequence
-    from typing import Any
 
     from ...core.backend import Order, Renewal, Request
     from .connect import PublishedWakeups, RedisUrl
@@ -141,7 +140,7 @@ class Redis:
         text = script.sha if how == "EVALSHA" else script.text
         return (how, text, len(where), *where, *given)
 
-    async def _call(self, verb: str, name: str, *given: str | float, urgent: bool = False) -> Any:
+    async def _call(self, verb: str, name: str, *given: str | float, urgent: bool = False) -> Reply:
         (reply,) = await self._run([(verb, name, given)], urgent=urgent)
         if isinstance(reply, RedisRefused):
             raise self.plan.refused(reply, keys(name)[0])
@@ -384,7 +383,7 @@ def _read_owner(text: bytes) -> Owner | None:
     return owner_of(lambda: json.loads(text))
 
 
-def _state(name: str, reply: list[Any]) -> State:
+def _state(name: str, reply: Sequence[Reply]) -> State:
     _, token, capacity, now, kept_token, kept, count, *rest = reply
     holders = _holders(rest[: 2 * count], float(now))
     waiters = tuple(nonce.decode("utf-8", "replace") for nonce in rest[2 * count :])

@@ -156,8 +156,8 @@ if call('EXISTS', HOLDERS, LINE, UNDONE) == 0 and tonumber(ARGV[6]) <= tonumber(
   end
   local shown = token == '' and '-' or token
   local since = instant()
-  call('HSET', HOLDERS, ARGV[1], shown .. ' ' .. ARGV[6] .. ' 0 ' .. ARGV[7] .. ' ' .. ARGV[2] .. ' '
-    .. ARGV[3] .. ' ' .. num(now + ARGV[2]) .. ' ' .. since .. ' 0 1 ' .. ARGV[4])
+  call('HSET', HOLDERS, ARGV[1], shown .. ' ' .. ARGV[6] .. ' 0 ' .. ARGV[7] .. ' ' .. ARGV[2]
+    .. ' ' .. ARGV[3] .. ' ' .. num(now + ARGV[2]) .. ' ' .. since .. ' 0 1 ' .. ARGV[4])
   call('PEXPIRE', HOLDERS, math.ceil((ARGV[2] + ARGV[3] + GRACE) * 1000))
   return shown .. ' 0 ' .. since .. ' ' .. num(now)
 end

@@ -11,7 +11,7 @@ import redis
 
 from ground import needs
 from lifehold.compat.redis_lock import Lock
-from lifehold.ops.redis_locks import answer
+from lifehold.ops.redis_locks import MOST, answer, side_keys
 from patience import steadily
 
 pytestmark = needs("redis")
@@ -144,6 +144,57 @@ def test_what_is_no_lock_is_called_so_and_nothing_is_written(redis_server, clien
         with redis_server.counting() as calls:
             answer(client, "job")
             answer(client, b"\xff{}")
-        assert set(calls) <= {"type", "pttl", "hgetall", "getrange", "hello", "client|setinfo"}
+        read = {"type", "pttl", "hlen", "hrandfield", "hstrlen", "hmget", "getrange"}
+        assert set(calls) <= read | {"hello", "client|setinfo"}
 
     steadily(judge)
+
+
+MANY = 200_000
+
+
+def test_of_a_lock_with_very_many_holders_some_are_shown_and_the_others_counted(client):
+    fields = {f"{REDISSON}:{n}": 1 for n in range(MANY)} | {"mode": "read"}
+    pairs = [part for pair in fields.items() for part in pair]
+    for at in range(0, len(pairs), 50_000):
+        client.hset("job", items=pairs[at : at + 50_000])
+    before = received(client)
+    found = answer(client, "job")
+    assert received(client) - before < 20_000
+    assert (found.state, found.family) == ("suspect", "Redisson")
+    assert len(found.others) == MOST - 1
+    assert "mode read" in found.note
+    assert f"{MANY - MOST} more of its {MANY + 1} fields" in found.note
+    assert not found.remedy  # which would name all of them
+
+
+def received(client):
+    """Bytes that the server has sent to whom it may be."""
+    return client.info("stats")["total_net_output_bytes"]
+
+
+def test_no_value_comes_here_that_is_longer_than_any_lock_has(client):
+    client.setrange("job", 1 << 26, "x")
+    client.hset("report", mapping={f"{REDISSON}:1": 1, f"{REDISSON}:2": "x" * (1 << 26)})
+    before = received(client)
+    found = answer(client, "job")
+    assert (found.state, found.family, found.remedy) == ("suspect", "", ())
+    found = answer(client, "report")
+    assert "thread 1" in found.holder.evidence
+    assert "1 more of its 2 fields" in found.note
+    assert received(client) - before < 1 << 18
+
+
+def test_a_record_beside_a_key_is_read_as_far_as_it_is_one_of_ours(client):
+    with Lock(client, "job", timeout=60):
+        client.hset(side_keys(b"job").owner, "owner", "x" * (1 << 26))
+        before = received(client)
+        found = answer(client, "job")
+        assert received(client) - before < 1 << 18
+    assert (found.state, found.family, found.holder.owner) == ("held", "redis-py", None)
+
+
+def test_a_remedy_that_no_shell_would_take_is_not_printed(client):
+    client.set("job", "x" * 2000)
+    assert answer(client, "job").state == "suspect"
+    assert not answer(client, "job").remedy

@@ -1,11 +1,13 @@
 """Who holds a lock that a library of Redis made: redis-py, python-redis-lock, Redisson and others.
 
-    answer(redis.Redis(), "printer")        # read only: TYPE, then GET or HGETALL, then PTTL
+    answer(redis.Redis(), "printer")        # read only: TYPE, PTTL, then GETRANGE or HRANDFIELD
 
-Promise: nothing is written, and no key but those of one lock is read. Rule: a value names nobody,
-so nobody is named by it; what a format does say (the time of a UUID, the thread of Redisson) is
-told as what the holder wrote. A key that ends by itself is held until then, by the server's clock.
-One without an expiry is suspect: no server can tell whether its holder lives.
+Promise: nothing is written, and no key but those of one lock is read. However large it is, at most
+`LONGEST` bytes of a string come here, and of a hash `MOST` fields, their values only when they are
+short; the name of a field is taken as long as it is. Rule: a value names nobody, so nobody is named
+by it; what a format does say (the time of a UUID, the thread of Redisson) is told as what the
+holder wrote. A key that ends by itself is held until then, by the server's clock. One without an
+expiry is suspect: no server can tell whether its holder lives.
 
 The face of redis-py's lock (compat/redis_lock) keeps an owner record beside the key. What it calls
 its keys stands here, since `who` reads them.
@@ -20,13 +22,13 @@ from ..core.grant import Holder
 from ..core.mask import printable
 from ..core.owner import ALIVE, UNKNOWN, owner_of
 from ..core.slot import in_slot_of
-from ..core.value import value
+from ..core.value import replace, value
 from ..runtime.blocking import finish
 from .answer import FREE, HELD, SUSPECT, LockAnswer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from typing import Any, Protocol
 
     Reply = Any  # what a server answered, in the form that the client gives it
@@ -43,6 +45,10 @@ if TYPE_CHECKING:
 RAW = {"NEVER_DECODE": True}  # for redis-py: a key of somebody else may hold what is no text
 PREFIX = b"lifehold:1:redis-lock:"  # the number: of this layout
 LONGEST = 1 << 16  # bytes of a value that are looked at
+TYPED = 1024  # bytes of a value that a printed remedy may contain
+MOST = 20  # holders of a hash who are shown; more of them are counted
+FIELD, COUNT = 128, 32  # bytes, of a field's name and value in a lock of Redisson, at most
+RECORD = ("value", "nonce", "token", "at", "owner")  # of ours beside the key
 LATEST = 253_402_300_799_999  # UTC milliseconds: the end of the year 9999
 EPOCH = 0x01B21DD213814000  # of UUIDs (1582) before that of Unix, in steps of 100 ns
 HEX = frozenset("0123456789abcdef")
@@ -78,7 +84,7 @@ class LockAtKey:
     """What was seen at a key.
 
     `family`: whose format it has, "" for nobody's; `ends_in`: seconds, None for never; `text`: the
-    value, as it may be shown; `fields`: of a hash.
+    value, as it may be shown; `fields`: of a hash; `more`: of its fields that were not looked at.
     """
 
     family: str = ""
@@ -88,6 +94,7 @@ class LockAtKey:
     note: str = ""
     is_string: bool = True
     fields: tuple[str, ...] = ()
+    more: int = 0
 
 
 def answer(client: CommandClient, key: str | bytes, name: str = "", path: str = "") -> LockAnswer:
@@ -146,6 +153,9 @@ def removal(key: bytes, found: LockAtKey, client: str) -> tuple[str, ...]:
     """How to end a lock that never ends by itself, once its holder is known to be gone."""
     from ..core.explain import quote
 
+    if found.more or len(found.text) > TYPED:
+        return ()  # what was judged cannot be named in a command
+
     def text(script: str, keys: list[bytes], *given: str) -> tuple[str, ...]:
         shown = [quote(each.decode("utf-8", "surrogateescape")) for each in keys]
         words = [f'EVAL "{script}"', str(len(keys)), *shown, *map(quote, given)]
@@ -171,16 +181,38 @@ async def look(ask: Ask, key: bytes) -> LockAtKey | None:
         return None
     ends_in = None if left < 0 else left / 1000
     if kind == "hash":
-        return _redisson(_pairs(await ask("HGETALL", key)), ends_in)
+        return await _hash(ask, key, ends_in)
     if kind != "string":
         return LockAtKey(note=f"a {kind}, which is no lock", ends_in=ends_in, is_string=False)
     content = _bytes(await ask("GETRANGE", key, 0, LONGEST))
     beside = side_keys(key)
-    if beside is not None:
-        record = _pairs(await ask("HGETALL", beside.owner))
+    if beside is not None and await ask("HSTRLEN", beside.owner, "value") == len(content):
+        record = await _short(ask, beside.owner, RECORD, LONGEST)
         if record.get("value", "").encode("utf-8", "surrogateescape") == content:
             return _ours(record, content, ends_in)
     return _string(key, content, ends_in)
+
+
+async def _hash(ask: Ask, key: bytes, ends_in: float | None) -> LockAtKey:
+    """Some fields of it, all of them where they are few."""
+    count = await ask("HLEN", key)
+    names = [_text(each) for each in await ask("HRANDFIELD", key, MOST)]
+    names += [] if "mode" in names or count <= MOST else ["mode"]
+    short = [each for each in names if len(each) <= FIELD]
+    found = _redisson(await _short(ask, key, short, COUNT), ends_in)
+    more = count - len(found.fields)
+    if more <= 0 or not found.holders:
+        return found
+    others = f"{more} more of its {count} fields were not looked at"
+    return replace(found, more=more, note=f"{found.note}; {others}")
+
+
+async def _short(ask: Ask, key: bytes, names: Sequence[str], most: int) -> dict[str, str]:
+    """Those fields whose values have no more bytes than that."""
+    there = [each for each in names if 0 < await ask("HSTRLEN", key, _raw(each)) <= most]
+    values = await ask("HMGET", key, *map(_raw, there)) if there else ()
+    pairs = zip(there, values, strict=True)
+    return {name: _text(each) for name, each in pairs if each is not None}
 
 
 def _ours(record: dict[str, str], content: bytes, ends_in: float | None) -> LockAtKey:
@@ -258,15 +290,13 @@ def _number(text: str, most: int) -> int | None:
     return number if (number := int(text)) <= most else None
 
 
-def _pairs(found: Reply) -> dict[str, str]:
-    """A hash, be it a mapping (RESP3, or a client that makes one) or a flat list."""
-    items = found.items() if hasattr(found, "items") else zip(found[::2], found[1::2], strict=True)
-    return {_text(key): _text(item) for key, item in items}
-
-
 def _bytes(found: Reply) -> bytes:
     """As it stands there, whether or not the client decodes."""
     return found.encode("utf-8", "surrogateescape") if isinstance(found, str) else bytes(found)
+
+
+def _raw(name: str) -> bytes:
+    return name.encode("utf-8", "surrogateescape")
 
 
 def _text(found: Reply) -> str:

@@ -35,6 +35,7 @@ from .protocol import (
     misused,
     no_longer_listens,
     room_to_listen,
+    subscription,
 )
 
 if TYPE_CHECKING:
@@ -78,11 +79,8 @@ class AsyncioClient:
 
     async def listen(self, channel: bytes) -> bool:
         """On a connection of the pool. False where none is to spare, or it is not allowed."""
-        try:
-            messages = self._redis.pubsub()
-        except AttributeError:  # a cluster client without it
-            return False
-        if not room_to_listen(messages):
+        messages = subscription(self._redis, self._lock._key)
+        if messages is None or not room_to_listen(messages):
             return False
         self._messages = messages
         try:

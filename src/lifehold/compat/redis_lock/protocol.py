@@ -23,7 +23,13 @@ import uuid
 from types import SimpleNamespace
 from weakref import WeakKeyDictionary, WeakSet
 
-from redis.exceptions import LockError, NoPermissionError
+from redis.cluster import AbstractRedisCluster
+from redis.exceptions import (
+    LockError,
+    MaxConnectionsError,
+    NoPermissionError,
+    RedisClusterException,
+)
 
 from ...core.deadline import NEVER, default_margin, terms
 from ...core.errors import InvalidArgument
@@ -40,6 +46,30 @@ if TYPE_CHECKING:
 
     from ...core.grant import Holder
     from ...core.owner import Owner
+
+    class Pool(Protocol):
+        """Connections of a client, or of a cluster's node."""
+
+        max_connections: int
+        name: str  # of a node alone
+
+    class Subscription(Protocol):
+        """A `pubsub()` of redis-py; the last two: of a cluster's client alone."""
+
+        connection_pool: Pool
+        cluster: object
+        node: Pool
+
+    class Subscribable(Protocol):
+        """A client of redis-py, as one listens by it."""
+
+        def pubsub(self, **where: object) -> Any:
+            """Somebody who listens."""
+            ...
+
+        def get_node_from_key(self, key: bytes) -> object:
+            """Of a cluster's client alone."""
+            ...
 
     class LockClient(Protocol):
         """What a client of redis-py does for a lock, blocking or not."""
@@ -446,26 +476,50 @@ class LockKey:
         notify.waiting(Waiting(self.name, waited, holder, ahead))
 
 
-# Who listens, by the client's pool that its connection comes from. Whoever is gone is no member.
-_listening: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()
+# Who listens, by what its connection comes from: a client's pool, or a cluster's of one node.
+# Whoever is gone is no member.
+_listening: WeakKeyDictionary[object, dict[str, WeakSet[Subscription]]] = WeakKeyDictionary()
 fork.in_child(_listening.clear)  # the parent's listeners, and their connections, are not here
 
 
-def room_to_listen(messages: Any) -> bool:
+def subscription(redis: Subscribable, key: bytes) -> Any:
+    """To wait by for the lock at `key`; None where the client has none.
+
+    In a cluster at the node of the lock: PUBLISH counts only who listens where it is asked, and a
+    release wakes one waiter more for each that nobody heard.
+    """
+    try:
+        if isinstance(redis, AbstractRedisCluster):
+            return redis.pubsub(node=redis.get_node_from_key(key))
+        return redis.pubsub()
+    except (AttributeError, RedisClusterException):  # of an old client; a slot that nobody serves
+        return None
+
+
+def room_to_listen(messages: Subscription) -> bool:
     """Whether a subscription may have a connection of its client's pool: at most half of them.
 
-    The others are for requests, that of a holder who releases among them. `messages`: it.
+    The others are for requests, that of a holder who releases among them. A cluster's client has
+    as many for each node. `messages`: it.
     """
-    pool = messages.connection_pool
-    if pool is None:  # of a cluster: it chooses a node when it subscribes
-        return True
+    owner, node, most = _place(messages)
     fork.here()
     with fork.gate:
-        there = _listening.setdefault(pool, WeakSet())
-        if len(there) >= pool.max_connections // 2:
+        there = _listening.setdefault(owner, {}).setdefault(node, WeakSet())
+        if len(there) >= most // 2:
             return False
         there.add(messages)
         return True
+
+
+def _place(messages: Subscription) -> tuple[object, str, int]:
+    """Whose its connection is, of which node of it, and how many there are."""
+    pool = messages.connection_pool
+    try:
+        return pool, "", pool.max_connections
+    except AttributeError:  # of redis.asyncio: each node of a cluster keeps its connections itself
+        node = messages.node
+        return messages.cluster, node.name, node.max_connections
 
 
 def crowded(error: Exception) -> bool:
@@ -474,13 +528,14 @@ def crowded(error: Exception) -> bool:
     redis-py's own lock has one for each request, so as many of it as there are connections never
     meet that. We have one more while we listen: who meets it asks again, for `CROWDED` seconds.
     """
-    return "Too many connections" in str(error)
+    return isinstance(error, MaxConnectionsError) or "Too many connections" in str(error)
 
 
-def no_longer_listens(messages: Any) -> None:
+def no_longer_listens(messages: Subscription) -> None:
     """Its connection has gone back."""
+    owner, node, _ = _place(messages)
     with fork.gate:
-        _listening.get(messages.connection_pool, WeakSet()).discard(messages)
+        _listening.get(owner, {}).get(node, WeakSet()).discard(messages)
 
 
 def _channel(ask: LockRequest) -> bytes:

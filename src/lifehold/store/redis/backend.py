@@ -36,7 +36,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import json
     from collections.abc import Sequence
-    from typing import Any
 
     from ...core.backend import Order, Renewal, Request
     from .connect import PublishedWakeups, RedisUrl
@@ -141,7 +140,7 @@ class Redis:
         text = script.sha if how == "EVALSHA" else script.text
         return (how, text, len(where), *where, *given)
 
-    async def _call(self, verb: str, name: str, *given: str | float, urgent: bool = False) -> Any:
+    async def _call(self, verb: str, name: str, *given: str | float, urgent: bool = False) -> Reply:
         (reply,) = await self._run([(verb, name, given)], urgent=urgent)
         if isinstance(reply, RedisRefused):
             raise self.plan.refused(reply, keys(name)[0])
@@ -173,7 +172,7 @@ class Redis:
             (answer,), (seen,) = await self._run_confirmed(calls, self._link, r.ttl)
             if isinstance(answer, RedisRefused):
                 raise self.plan.refused(answer, keys(r.name)[0])
-            if answer[0] == b"1" and (why := self._unconfirmed(seen)) is not None:
+            if isinstance(answer, bytes) and (why := self._unconfirmed(seen)) is not None:
                 await self._taken_back(r)
                 raise why
         except Unreachable:
@@ -181,11 +180,11 @@ class Redis:
         except BaseException:  # L6  it may come behind its own release
             self._doubt(r.nonce)
             raise
-        if answer[0] == b"1":
-            token, slot, since, now, nonce, text = answer[1:]
-            over = _holder(nonce, text, float(now)) if nonce else None
+        if isinstance(answer, bytes):
+            token, slot, since, now, *run_out = answer.split(b" ", 5)
+            over = _holder(run_out[0], run_out[1], float(now)) if run_out else None
             return Given(_token(token), int(slot), float(since), float(now), over)
-        ahead, look_in, capacity, now, *holders = answer[1:]
+        ahead, look_in, capacity, now, *holders = answer
         return Refused(
             _holders(holders, float(now)),
             int(ahead),
@@ -384,7 +383,7 @@ def _read_owner(text: bytes) -> Owner | None:
     return owner_of(lambda: json.loads(text))
 
 
-def _state(name: str, reply: list[Any]) -> State:
+def _state(name: str, reply: Sequence[Reply]) -> State:
     _, token, capacity, now, kept_token, kept, count, *rest = reply
     holders = _holders(rest[: 2 * count], float(now))
     waiters = tuple(nonce.decode("utf-8", "replace") for nonce in rest[2 * count :])

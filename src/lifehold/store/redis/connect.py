@@ -22,6 +22,7 @@ from .wire import NoRedisReply, RedisConnection, RedisRefused, packed
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import ModuleType
     from typing import Any
     from urllib import parse
 
@@ -95,7 +96,7 @@ HINTS = {  # words of redis-py or of the system, where the server said nothing; 
 SHOWN = ("ssl_", "protocol")  # options of a URL that lead to the same server, and are no secret
 
 
-def redis_library() -> Any:
+def redis_library() -> ModuleType:
     """The client library. Raises InvalidArgument where it is not installed."""
     try:
         return fork.lazily("redis")
@@ -117,7 +118,7 @@ class RedisUrl:
     only_reads = False
     replicas = 0
 
-    def __init__(self, url: str, limit: float, *, client: Any = None) -> None:
+    def __init__(self, url: str, limit: float, *, client: object = None) -> None:
         library = redis_library()
         self.limit, self.facts = limit, dict[str, str]()
         self.looked_at = -NEVER
@@ -197,7 +198,7 @@ class RedisUrl:
 
     # ---- what the server says of itself
 
-    def note(self, found: Any) -> None:
+    def note(self, found: object) -> None:
         """The reply to INFO. One that may not ask is told by ground()."""
         self.looked_at = clock.now()
         if isinstance(found, bytes):
@@ -284,7 +285,7 @@ class RedisUrl:
         )
 
 
-def _from_url(library: Any, url: str) -> tuple[Any, dict[str, Any]]:
+def _from_url(library: ModuleType, url: str) -> tuple[Any, dict[str, Any]]:
     """The class of its connections, and what they are made with. Raises InvalidArgument."""
     refuse_torn(url)
     try:
@@ -310,7 +311,7 @@ def _from_url(library: Any, url: str) -> tuple[Any, dict[str, Any]]:
     return kind, given
 
 
-def _from_client(library: Any, client: Any) -> tuple[Any, dict[str, Any]]:
+def _from_client(library: ModuleType, client: object) -> tuple[Any, dict[str, Any]]:
     """The same of a redis.Redis, or a redis.asyncio.Redis. Raises InvalidArgument."""
     pool = getattr(client, "connection_pool", None)
     kind, given = getattr(pool, "connection_class", None), getattr(pool, "connection_kwargs", None)

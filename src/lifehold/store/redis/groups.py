@@ -282,7 +282,7 @@ DOWN = "NODEDOWN"  # the first word of what stands for the reply of a node that 
 SCRIPTS = ("EVALSHA", "EVAL")
 OF_A_KEY: dict[str, int] = {  # command -> where its key stands
     **dict.fromkeys(SCRIPTS, 3),
-    **dict.fromkeys(("TYPE", "PTTL", "HGETALL", "GETRANGE"), 1),
+    **dict.fromkeys(("TYPE", "PTTL", "GETRANGE", "HLEN", "HRANDFIELD", "HSTRLEN", "HMGET"), 1),
 }
 
 

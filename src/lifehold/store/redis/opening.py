@@ -14,7 +14,6 @@ from .wire import TASK, RedisPool, awaits_sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
     from urllib import parse
 
     from ...core.ports import Runtime
@@ -33,7 +32,7 @@ def from_query(url: str, option: str) -> str | None:
     return given.get(option, [None])[0]
 
 
-def limits(url: str, timeout: Any, connections: Any) -> tuple[float, int]:
+def limits(url: str, timeout: object, connections: object) -> tuple[float, int]:
     """Seconds for one answer, and how many connections. Raises InvalidArgument."""
     try:
         if timeout is None:
@@ -49,7 +48,7 @@ def limits(url: str, timeout: Any, connections: Any) -> tuple[float, int]:
     return float(timeout), connections
 
 
-def _replicas(url: str, replicas: Any) -> int:
+def _replicas(url: str, replicas: object) -> int:
     """How many replicas confirm each grant. Raises InvalidArgument."""
     if replicas is None:
         given = from_query(url, "replicas") or "0"
@@ -62,10 +61,10 @@ def _replicas(url: str, replicas: Any) -> int:
 def opened(
     url: str,
     *,
-    client: Any = None,
-    timeout: Any = None,
-    connections: Any = None,
-    replicas: Any = None,
+    client: object = None,
+    timeout: object = None,
+    connections: object = None,
+    replicas: object = None,
 ) -> Site:
     """`redis://`, `rediss://` (TLS), `unix://`, as redis-py reads them.
 
@@ -88,7 +87,7 @@ def opened(
 
 
 def together(
-    url: str, *, timeout: Any = None, connections: Any = None, replicas: Any = None
+    url: str, *, timeout: object = None, connections: object = None, replicas: object = None
 ) -> Site:
     """`redis+sentinel://`, `redis+cluster://`: servers that stand together (groups.py).
 

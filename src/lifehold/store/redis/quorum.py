@@ -40,9 +40,11 @@ from ...core.value import replace
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-    from typing import Any, Protocol
+    from typing import Any, Protocol, TypeVar
 
     from ...core.backend import Backend, Renewal, Request, StoreHolder
+
+    T = TypeVar("T")
 
     class Member(Backend, Protocol):
         """One server, as the quorum asks it; quorum_servers.py has it.
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
 
         counts: bool
         heard: bool
+        place: str
         looks: int
         why: Exception | None
 
@@ -345,7 +348,7 @@ class Quorum:
         known = [state for state in found if state is not None]
         return self._state(known, len(found)) if known else None
 
-    async def _majority(self, make: Callable[[Member], Any]) -> list[Any]:
+    async def _majority(self, make: Callable[[Member], Coroutine[Any, Any, T]]) -> list[T]:
         """What a majority has answered, or more. Raises Unreachable, NoReply."""
         until = self._ends(self.asking.now())
         here = await self._counting(until)

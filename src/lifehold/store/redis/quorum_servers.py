@@ -317,9 +317,9 @@ def opened(
     url: str,
     *,
     quorum: tuple[str, ...] | None = None,
-    longest_ttl: Any = None,
-    timeout: Any = None,
-    connections: Any = None,
+    longest_ttl: object = None,
+    timeout: object = None,
+    connections: object = None,
 ) -> Site:
     """`redis+quorum://HOST,HOST,HOST/0`, or `connect(quorum=[URL, URL, URL])`.
 
@@ -353,9 +353,10 @@ def opened(
     return site
 
 
-def _longest(given: Any) -> float:
+def _longest(given: object) -> float:
+    number: Any = given
     try:
-        longest = LONGEST if given is None else float(given)
+        longest = LONGEST if given is None else float(number)
     except (TypeError, ValueError):
         longest = 0.0
     if isinstance(given, bool) or not 0.1 <= longest <= 86400:
@@ -363,7 +364,7 @@ def _longest(given: Any) -> float:
     return longest
 
 
-def _refuse_urls(urls: Sequence[Any]) -> None:
+def _refuse_urls(urls: Sequence[object]) -> None:
     """Raises InvalidArgument."""
     if not LEAST <= len(urls) <= MOST:
         raise InvalidArgument(

@@ -26,6 +26,7 @@ L2  The clock is TIME of the server, once per step. L4  Tokens are numbers of 64
 
 from __future__ import annotations
 
+import functools
 import hashlib
 
 TYPE_CHECKING = False
@@ -95,9 +96,13 @@ local function holders()
   return all
 end
 
-local function save(h)
+local function save(h, alone)  -- alone: the key was not there
   call('HSET', HOLDERS, h.nonce, text_of(h))
-  lasts(HOLDERS, h.ends + h.delay - now)
+  if alone then
+    call('PEXPIRE', HOLDERS, math.ceil((h.ends + h.delay - now + GRACE) * 1000))
+  else
+    lasts(HOLDERS, h.ends + h.delay - now)
+  end
 end
 
 local function used(all)
@@ -110,6 +115,10 @@ end
 """
 
 NEXT = """
+local function instant()  -- the clock, as text
+  return string.sub(micros, 1, -7) .. '.' .. string.sub(micros, -6)
+end
+
 local function less(a, b)  -- of two tokens, as text
   if #a ~= #b then
     return #a < #b
@@ -121,32 +130,36 @@ local LARGEST = '9223372036854775806'
 
 -- L4  Above every earlier one, and not behind the clock.
 local function next_token()
-  local after = '1'
-  if token == LARGEST then
-    after = LARGEST
-  elseif token ~= '' and less(token, '9007199254740990') then
-    after = string.format('%.0f', token + 1)
-  elseif token ~= '' then
-    call('HINCRBY', LEASE, 'token', 1)
-    after = call('HGET', LEASE, 'token')
+  if token == '' or less(token, micros) then
+    return micros
+  elseif token == LARGEST then
+    return LARGEST
+  elseif less(token, '9007199254740990') then
+    return string.format('%.0f', token + 1)
   end
-  return less(after, micros) and micros or after
+  call('HINCRBY', LEASE, 'token', 1)
+  return call('HGET', LEASE, 'token')
 end
 """
 
-# Nobody is here, waits, or was given up: most grants, made before the rest has to be read.
+# Nobody is here, waits, or was given up: most grants, made before the rest has to be read. Numbers
+# go from text to text as they are: to read and write one costs as much as a command.
 FREE = """
 if call('EXISTS', HOLDERS, LINE, UNDONE) == 0 and tonumber(ARGV[6]) <= tonumber(ARGV[5]) then
   if ARGV[7] ~= '1' then
     token = next_token()
   end
-  call('HSET', LEASE, 'lifehold', '1', 'token', token, 'capacity', ARGV[5])
-  local ttl, delay, since = tonumber(ARGV[2]), tonumber(ARGV[3]), num(micros / 1000000)
+  if lease[1] and lease[3] == ARGV[5] then
+    call('HSET', LEASE, 'token', token)
+  else
+    call('HSET', LEASE, 'lifehold', '1', 'token', token, 'capacity', ARGV[5])
+  end
   local shown = token == '' and '-' or token
-  call('HSET', HOLDERS, ARGV[1], table.concat({shown, ARGV[6], 0, ARGV[7], num(ttl), num(delay),
-    num(now + ttl), since, 0, 1, ARGV[4]}, ' '))
-  call('PEXPIRE', HOLDERS, math.ceil((ttl + delay + GRACE) * 1000))
-  return {'1', shown, 0, since, num(now), '', ''}
+  local since = instant()
+  call('HSET', HOLDERS, ARGV[1], shown .. ' ' .. ARGV[6] .. ' 0 ' .. ARGV[7] .. ' ' .. ARGV[2]
+    .. ' ' .. ARGV[3] .. ' ' .. num(now + ARGV[2]) .. ' ' .. since .. ' 0 1 ' .. ARGV[4])
+  call('PEXPIRE', HOLDERS, math.ceil((ARGV[2] + ARGV[3] + GRACE) * 1000))
+  return shown .. ' 0 ' .. since .. ' ' .. num(now)
 end
 """
 
@@ -165,9 +178,9 @@ local function let_in(all, nonce, asked)
   end
   local h = {nonce = nonce, token = token == '' and '-' or token, weight = asked.weight,
     slot = slot, shared = asked.shared, ttl = asked.ttl, delay = asked.delay,
-    ends = now + asked.ttl, since = num(micros / 1000000), renewals = 0, nr = nr + 1,
+    ends = now + asked.ttl, since = instant(), renewals = 0, nr = nr + 1,
     owner = asked.owner}
-  save(h)
+  save(h, #all == 0)
   all[#all + 1] = h
   return h
 end
@@ -193,12 +206,15 @@ local function waiter(nonce)
 end
 
 -- A place dies when its patience is over, or when it was called and has not come.
+local function dies_at(w)
+  return w.called and math.min(w.dies, w.called + CLAIM) or w.dies
+end
+
 local function put(w)
   call('HSET', WAITERS, w.nonce, table.concat({w.weight, num(w.dies), w.called and num(w.called)
     or '-', w.wakeup, w.handoff, num(w.asked_at), w.capacity, w.shared, num(w.ttl), num(w.delay),
     w.owner}, ' '))
-  local dies = w.called and math.min(w.dies, w.called + CLAIM) or w.dies
-  call('ZADD', DIES, num(dies), w.nonce)
+  call('ZADD', DIES, num(dies_at(w)), w.nonce)
 end
 
 local function leave(nonce)
@@ -236,8 +252,8 @@ local function call_next(all)
   while true do
     local some = call('ZRANGE', LINE, from, from + 15)
     for _, nonce in ipairs(some) do
-      local dies, w = call('ZSCORE', DIES, nonce), waiter(nonce)
-      if w and dies and tonumber(dies) > now and present(w) then
+      local w = waiter(nonce)
+      if w and dies_at(w) > now and present(w) then
         if w.called or (#all > 0 and w.weight > capacity - used(all)) then
           return
         elseif not handed and may_be_handed(w, all) then
@@ -287,9 +303,10 @@ for _, h in ipairs(all) do  -- by a clock that was set back an end may lie furth
   end
 end
 
+-- What was given is one text: token slot acquired_at now, and nonce and text of whose was over.
 local function given(h)
-  return {'1', h.token, h.slot, h.since, num(now), over and over.nonce or '',
-    over and text_of(over) or ''}
+  local text = table.concat({h.token, h.slot, h.since, num(now)}, ' ')
+  return over and table.concat({text, over.nonce, text_of(over)}, ' ') or text
 end
 
 -- The line: forget whose place is dead, and what lies ahead of a clock that was set back.
@@ -357,7 +374,7 @@ local function refused(ahead, other)
     local w = first and first ~= nonce and waiter(first)
     look_in = w and w.called and w.called + CLAIM - now
   end
-  local answer = {'0', ahead, look_in and num(look_in) or '', other or '', num(now)}
+  local answer = {ahead, look_in and num(look_in) or '', other or '', num(now)}
   for at = 1, math.min(SHOWN, #all) do
     answer[#answer + 1] = all[at].nonce
     answer[#answer + 1] = text_of(all[at])
@@ -436,9 +453,7 @@ if was_in == 0 or ARGV[2] == '1' then  -- L6  a request of it may still be on it
   call('ZREMRANGEBYRANK', UNDONE, 0, -10001)
   lasts(UNDONE, 0)
 end
-if call('ZCARD', LINE) > 0 then
-  call_next(holders())
-end
+call_next(holders())
 return was_in
 """
 
@@ -639,6 +654,7 @@ def quorum_scripts(terms: str, clock: str = CLOCK) -> dict[str, RedisScript]:
 ESCAPES = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D"})
 
 
+@functools.lru_cache(128)
 def keys(name: str) -> tuple[str, ...]:
     """The keys of a name: one hash slot, whatever braces it has."""
     tag = f"lifehold:{{{name.translate(ESCAPES)}}}:"

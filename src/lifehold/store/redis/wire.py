@@ -30,13 +30,41 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import asyncio
     import select
-    from collections.abc import Callable, Coroutine, Mapping, Sequence
-    from typing import Any
+    from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+    from typing import Any, Protocol, TypeVar
 
     from ...runtime import eventloop
 
-    Command = Sequence[str | bytes | float]
+    T = TypeVar("T")
+    K = TypeVar("K", bound="Placed")
+
+    Command = Sequence[str | bytes | int | float]
     Reply = Any  # bytes, int, None, list of such, RedisRefused; RESP3 has a few more
+
+    class Placed(Protocol):
+        """A server, which errors name."""
+
+        @property
+        def place(self) -> str: ...
+
+    class ConnectionWakeup(Protocol):
+        """On what one waits for a free connection."""
+
+        def ring(self) -> None: ...
+        def wait(self, seconds: float) -> object:
+            """Sleep until it rings; a task awaits it."""
+            ...
+
+    class Opens(Protocol):
+        """How a pool's connections are opened: a RedisUrl."""
+
+        limit: float
+        place: str
+        where: tuple[str, int] | None
+
+        def opened(self, until: float = ..., *, strict: bool = ...) -> RedisConnection:
+            """A new one, by the calling thread."""
+            ...
 else:
     asyncio = fork.later("asyncio", globals())
     eventloop = fork.later("lifehold.runtime.eventloop", globals())
@@ -74,17 +102,41 @@ class NoRedisReply(Exception):
 # The protocol: commands to bytes, and bytes to replies (RESP2 and RESP3).
 
 
+_begins: dict[tuple[str | bytes | float, ...], str] = {}  # of calls of a script about one name
+KNOWN, SHORT = 512, 2048  # of them, of so many characters at most
+
+
 def packed(commands: Sequence[Command]) -> bytes:
     """Commands as they are sent."""
     out = []
     for command in commands:
         out.append(f"*{len(command)}\r\n")
-        for one in command:
-            word = one if type(one) is str else _text(one)
-            if type(word) is not str or not word.isascii():
-                return _packed(commands)  # its length is of bytes
+        words: Command = command
+        count = command[2] if command[0] == "EVALSHA" else None
+        if isinstance(count, int):  # the same words each time, up to the last key
+            head = tuple(command[: 3 + count])
+            if begin := _begins.get(head) or _begun(head):
+                out.append(begin)
+                words = command[3 + count :]
+        for one in words:
+            if isinstance(one, bytes):
+                return _packed(commands)
+            word = one if isinstance(one, str) else repr(one)
             out.append(f"${len(word)}\r\n{word}\r\n")
-    return "".join(out).encode()
+    text = "".join(out)
+    return text.encode() if text.isascii() else _packed(commands)  # a length is of bytes
+
+
+def _begun(head: tuple[str | bytes | float, ...]) -> str:
+    """These words as they are sent; "" where they are not worth keeping."""
+    words = [each if isinstance(each, str) else repr(each) for each in head]
+    begin = "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+    if len(begin) > SHORT or not begin.isascii() or any(isinstance(each, bytes) for each in head):
+        return ""
+    if len(_begins) >= KNOWN:
+        _begins.clear()
+    _begins[head] = begin
+    return begin
 
 
 def _packed(commands: Sequence[Command]) -> bytes:
@@ -111,23 +163,23 @@ def parsed(data: bytes | bytearray, at: int) -> tuple[Reply, int]:
     end = data.find(b"\r\n", at)
     if end < 0:
         raise _Incomplete
-    kind, head, after = bytes(data[at : at + 1]), bytes(data[at + 1 : end]), end + 2
-    if kind == b"+":
-        return head, after
-    if kind == b"-":
-        return RedisRefused(head.decode("utf-8", "replace")), after
-    if kind in (b":", b"("):
-        return int(head), after
+    kind, head, after = bytes(data[at : at + 1]), data[at + 1 : end], end + 2
     if kind in (b"$", b"=", b"!"):
         return _blob(data, kind, int(head), after)
+    if kind in (b":", b"("):
+        return int(head), after
+    if kind in (b"*", b"~", b">", b"%", b"|"):
+        return _many(data, kind, int(head), after)
+    if kind == b"+":
+        return bytes(head), after
+    if kind == b"-":
+        return RedisRefused(head.decode("utf-8", "replace")), after
     if kind == b"_":
         return None, after
     if kind == b"#":
         return head == b"t", after
     if kind == b",":
         return float(head), after
-    if kind in (b"*", b"~", b">", b"%", b"|"):
-        return _many(data, kind, int(head), after)
     raise NoRedisReply("what answers there is no Redis")
 
 
@@ -161,9 +213,9 @@ def _many(data: bytes | bytearray, kind: bytes, size: int, at: int) -> tuple[Rep
 class Waits:
     """A thread waits for a socket by poll(2). `wakeup`: on what it waits for a free connection."""
 
-    wakeup: Callable[[], Any] = ThreadWakeup
+    wakeup: Callable[[], ConnectionWakeup] = ThreadWakeup
 
-    async def ready(self, sock: Any, until: float, writes: bool) -> bool:
+    async def ready(self, sock: socket.socket, until: float, writes: bool) -> bool:
         """Whether it can be read from, or written to, before that instant."""
         left = max(0.0, until - clock.now())
         if not hasattr(select, "poll"):
@@ -172,7 +224,7 @@ class Waits:
         looks.register(sock, select.POLLIN | (select.POLLOUT if writes else 0))
         return bool(looks.poll(left * 1000))
 
-    async def call(self, work: Callable[[], Any], undo: Callable[[Any], None]) -> Any:
+    async def call(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         """Carry out what blocks. `undo` what comes when the caller has gone."""
         return work()
 
@@ -181,10 +233,10 @@ class TaskWaits:
     """A task waits in its own event loop, of asyncio or trio."""
 
     @staticmethod
-    def wakeup() -> Any:
+    def wakeup() -> ConnectionWakeup:
         return eventloop.Signal()
 
-    async def ready(self, sock: Any, until: float, writes: bool) -> bool:
+    async def ready(self, sock: socket.socket, until: float, writes: bool) -> bool:
         left = max(0.0, until - clock.now())
         trio = eventloop.running_trio()
         if trio is None:
@@ -194,7 +246,7 @@ class TaskWaits:
             await wait(sock)
         return not scope.cancelled_caught
 
-    async def call(self, work: Callable[[], Any], undo: Callable[[Any], None]) -> Any:
+    async def call(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         return await eventloop.EVENT_LOOP.in_thread(work, undo)
 
 
@@ -204,7 +256,7 @@ THREAD, TASK = Waits(), TaskWaits()
 async def _heard(fd: int, seconds: float, writes: bool) -> bool:
     """Whether asyncio's loop hears of it within so many seconds."""
     loop = asyncio.get_running_loop()
-    heard = loop.create_future()
+    heard: asyncio.Future[bool] = loop.create_future()
     alarm = loop.call_later(seconds, _tell, heard, False)
     (loop.add_writer if writes else loop.add_reader)(fd, _tell, heard, True)
     try:
@@ -214,7 +266,7 @@ async def _heard(fd: int, seconds: float, writes: bool) -> bool:
         (loop.remove_writer if writes else loop.remove_reader)(fd)
 
 
-def _tell(heard: Any, found: bool) -> None:
+def _tell(heard: asyncio.Future[bool], found: bool) -> None:
     if not heard.done():
         heard.set_result(found)
 
@@ -235,34 +287,35 @@ class _Parked:
 
     __slots__ = ("sock", "until", "writes")
 
-    def __init__(self, sock: Any, until: float, writes: bool) -> None:
+    def __init__(self, sock: socket.socket, until: float, writes: bool) -> None:
         self.sock, self.until, self.writes = sock, until, writes
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[_Parked, bool, bool]:
         return (yield self)
 
 
 class SharedWaits(Waits):
     """Waits of a question that is asked together with others: none blocks the thread of all."""
 
-    async def ready(self, sock: Any, until: float, writes: bool) -> bool:
+    async def ready(self, sock: socket.socket, until: float, writes: bool) -> bool:
         return bool(await _Parked(sock, until, writes))
 
-    async def call(self, work: Callable[[], Any], undo: Callable[[Any], None]) -> Any:
+    async def call(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         """In a thread of its own: a server that is paused takes a connection, and says nothing."""
         ours, theirs = socket.socketpair()
-        came: list[tuple[bool, Any]] = []
+        came: list[T] = []
+        failed: list[Exception] = []
         wanted = [True]  # whoever takes it last undoes
 
         def run() -> None:
             try:
-                made = True, work()
+                came.append(work())
             except Exception as error:  # noqa: BLE001 - raised where it is waited for
-                made = False, error
-            came.append(made)
+                failed.append(error)
             theirs.close()
-            if not _taken(wanted) and made[0]:
-                undo(made[1])
+            if not _taken(wanted):
+                for made in came:
+                    undo(made)
 
         try:
             heartbeat.thread(run)
@@ -273,15 +326,15 @@ class SharedWaits(Waits):
         try:
             await self.ready(ours, NEVER, False)
         except BaseException:
-            if not _taken(wanted) and came[0][0]:
-                undo(came[0][1])
+            if not _taken(wanted):
+                for made in came:
+                    undo(made)
             raise
         finally:
             ours.close()
-        good, found = came[0]
-        if not good:
-            raise found
-        return found
+        for error in failed:
+            raise error
+        return came[0]
 
 
 def _taken(one: list[bool]) -> bool:
@@ -296,16 +349,16 @@ SHARED = SharedWaits()
 
 
 def together(
-    asked: Mapping[Any, Coroutine[Any, Any, Any]],
+    asked: Mapping[K, Coroutine[_Parked, bool | None, T]],
     until: float,
-    settled: Callable[[dict[Any, Any]], bool],
+    settled: Callable[[dict[K, T | Exception]], bool],
     failures: tuple[type[Exception], ...],
-) -> dict[Any, Any]:
+) -> dict[K, T | Exception]:
     """What each has answered, or the error in its place."""
-    found: dict[Any, Any] = {}
-    parked: dict[Any, _Parked] = {}
+    found: dict[K, T | Exception] = {}
+    parked: dict[K, _Parked] = {}
 
-    def go(server: Any, answer: bool | None) -> None:
+    def go(server: K, answer: bool | None) -> None:
         parked.pop(server, None)
         try:
             parked[server] = asked[server].send(answer)
@@ -335,7 +388,7 @@ def together(
     return found
 
 
-def _ready(parked: dict[Any, _Parked], seconds: float) -> dict[Any, bool]:
+def _ready(parked: dict[K, _Parked], seconds: float) -> dict[K, bool]:
     """Which of the sockets have something to say, within that time."""
     seconds = max(0.0, seconds)
     numbers = {server: each.sock.fileno() for server, each in parked.items()}
@@ -357,10 +410,10 @@ def _ready(parked: dict[Any, _Parked], seconds: float) -> dict[Any, bool]:
 
 # Every socket of this process. It is not held here: one that nobody has in hand, since its opening
 # was interrupted, is closed by Python.
-_open: set[ref[Any]] = set()
+_open: set[ref[socket.socket]] = set()
 
 
-def _all_open() -> list[Any]:
+def _all_open() -> list[socket.socket]:
     return [sock for each in _open.copy() if (sock := each()) is not None]
 
 
@@ -382,18 +435,18 @@ def close_all() -> None:
         drop(sock)
 
 
-def keep(sock: Any) -> Any:
+def keep(sock: socket.socket) -> socket.socket:
     """Note a socket that was opened."""
     _open.difference_update([each for each in _open.copy() if each() is None])
     if not _open:
-        atexit: Any = fork.lazily("atexit")
+        atexit = fork.lazily("atexit")
         atexit.unregister(close_all)
         atexit.register(close_all)
     _open.add(ref(sock))
     return sock
 
 
-def drop(sock: Any) -> None:
+def drop(sock: socket.socket) -> None:
     """Close it at once, in any thread."""
     fork.here()
     known = ref(sock)
@@ -407,7 +460,7 @@ class RedisConnection:
 
     __slots__ = ("__weakref__", "_data", "_encrypted", "sock", "where")
 
-    def __init__(self, sock: Any) -> None:
+    def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(0)
         self.sock, self._data = keep(sock), bytearray()
         self.where: tuple[str, int] | None = None  # of several servers the one that it leads to
@@ -446,7 +499,7 @@ class RedisConnection:
         while True:
             if len(self._data) > tried:
                 try:
-                    reply, end = parsed(self._data, 0)
+                    reply, end = parsed(bytes(self._data), 0)
                 except _Incomplete:
                     tried = len(self._data)
                 else:
@@ -473,9 +526,10 @@ class RedisConnection:
 
     def pushed(self, seconds: float) -> Reply:
         """What a channel says within that time; None for nothing. Raises NoRedisReply, OSError."""
-        if not self._data and not (self._encrypted and self.sock.pending()):
+        if not self._data and not (hasattr(self.sock, "pending") and self.sock.pending()):
             if not finish(THREAD.ready(self.sock, clock.now() + seconds, False)):
                 return None
+            finish(self._read(clock.now() + MOMENT, THREAD))
         return finish(self.hear(clock.now() + seconds + MOMENT))
 
     def usable(self) -> bool:
@@ -509,10 +563,10 @@ class _Loan:
 
     def __init__(self) -> None:
         self.lines: list[tuple[float, RedisConnection]] = []
-        self.wakeup: Any = None  # on what it waits
+        self.wakeup: ConnectionWakeup | None = None
 
 
-def _move(source: list[Any], to: list[Any]) -> None:
+def _move(source: list[T], to: list[T]) -> None:
     """The last of one list to the other; none is no error."""
     try:
         to.extend(map(source.pop, (-1,)))
@@ -526,7 +580,7 @@ class RedisPool:
     L9  Tasks have as many of their own: an event loop that is busy keeps none from a thread.
     """
 
-    def __init__(self, plan: Any, most: int) -> None:
+    def __init__(self, plan: Opens, most: int) -> None:
         self.plan, self.most = plan, most
         self._of_tasks: RedisPool | None = None
         self.strict = True  # a server that evicts keys is refused
@@ -536,8 +590,8 @@ class RedisPool:
         self._mutex = _thread.RLock()  # the handler of a signal asks, too
         self._idle: list[tuple[float, RedisConnection]] = []  # since when; last in, first out
         self._used: set[_Loan] = set()  # in hands, or being opened
-        self._waiting: list[Any] = []
-        self._urgent: list[Any] = []  # before all of those
+        self._waiting: list[ConnectionWakeup] = []
+        self._urgent: list[ConnectionWakeup] = []  # before all of those
         self._watched = False  # by the thread that closes what is idle
         self._generation = fork.here()
 
@@ -574,8 +628,8 @@ class RedisPool:
             line = await self._take(loan, until, waits, urgent)
             replies = await line.ask(commands, until, waits)
             # one that only reads is a replica by now: the next one is looked at anew
-            good = not any(isinstance(one, RedisRefused) and one.code == "READONLY"
-                           for one in replies)  # fmt: skip
+            refused = [one.code for one in replies if isinstance(one, RedisRefused)]
+            good = "READONLY" not in refused
         except NoRedisReply as error:
             took = clock.now() - began
             raise NoReply(f"{self.plan.place}: {error} ({took:.3g} s)") from error
@@ -620,14 +674,16 @@ class RedisPool:
             return True
 
     async def _wait(self, loan: _Loan, until: float) -> None:
-        await settle(loan.wakeup.wait(max(0.0, until - clock.now())))
-        if self._forgotten(loan.wakeup) and clock.now() >= until:
+        wakeup = loan.wakeup
+        assert wakeup is not None
+        await settle(wakeup.wait(max(0.0, until - clock.now())))
+        if self._forgotten(wakeup) and clock.now() >= until:
             raise Unreachable(
                 f"{self.plan.place}: all {self.most} connections were in use for "
                 f"{self.plan.limit:g} s: allow more with connect(url, connections=...)"
             )
 
-    def _forgotten(self, wakeup: Any) -> bool:
+    def _forgotten(self, wakeup: ConnectionWakeup) -> bool:
         """Whether it was not rung; it is not going to be."""
         with self._mutex:
             for each in (self._urgent, self._waiting):
@@ -638,8 +694,8 @@ class RedisPool:
                     continue
             return False
 
-    def _opened(self, until: float, waits: Waits | TaskWaits) -> Any:
-        return waits.call(
+    async def _opened(self, until: float, waits: Waits | TaskWaits) -> RedisConnection:
+        return await waits.call(
             lambda: self.plan.opened(until, strict=self.strict), RedisConnection.close
         )
 
@@ -658,8 +714,9 @@ class RedisPool:
             line.close()
         if loan.wakeup is not None:
             self._forgotten(loan.wakeup)
-        self._ring()  # it, or a ring that was for us, who go away
-        if good:
+        if self._urgent or self._waiting:
+            self._ring()  # it, or a ring that was for us, who go away
+        if good and not self._watched:
             self._watch()
 
     def _watch(self) -> None:
@@ -718,5 +775,5 @@ def awaits_sockets() -> bool:
     """Whether the running loop can wait for a socket: that of Windows cannot."""
     if eventloop.running_trio() is not None:
         return True
-    loop: Any = asyncio.get_running_loop()
+    loop = asyncio.get_running_loop()
     return sys.platform != "win32" or "Proactor" not in type(loop).__name__

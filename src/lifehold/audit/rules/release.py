@@ -413,7 +413,7 @@ def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
         if value is not event.site:
             continue
         if event.kind == "call" and answers_in_truth(judge, event.facts["helper"]):
-            if waits_by_default(event):
+            if waits_by_default(event) or raises_instead(event):
                 continue
             name = text_of(event.facts["called"].func)
             yield at(
@@ -428,6 +428,8 @@ def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
                 " lock",
             )
         elif event.kind == "acquire" and may_refuse(judge, function, event):
+            if taken_again(judge, function, event):
+                continue
             yield at(
                 event,
                 f"`{event.name}.acquire` may answer False, and nobody looks: the work goes on"
@@ -474,6 +476,20 @@ def tied_to_none(judge: Judge, function: Function) -> Iterator[Hit]:
                 f"`{name}` is False when the lock is held by another, and {function.title} returns"
                 " all the same: the block runs without the lock",
             )
+
+
+def raises_instead(call: Event) -> bool:
+    """`acquire(raise_if_fail=True)` does not answer False."""
+    given = call.facts["called"].keywords
+    return any(re.search("rais|fail|strict", k) and is_constant(v, True) for k, v in given.items())
+
+
+def taken_again(judge: Judge, function: Function, event: Event) -> bool:
+    """A lock between threads that is armed so, and waited for right behind."""
+    return any(
+        e.kind == "acquire" and e.key == event.key and e.line > event.line
+        for e in judge.own(function)
+    )
 
 
 def waits_by_default(call: Event) -> bool:

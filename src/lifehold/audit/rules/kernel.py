@@ -543,7 +543,7 @@ OF_THREADS = ("threading.Lock", "threading.RLock", "asyncio.Lock")
 
 def threads_lock(judge: Judge, worker: Function) -> tuple[ast.AST, str] | None:
     """Where this function takes a lock between threads, and what that is called."""
-    entered = [
+    entered: list[tuple[ast.AST, ast.expr]] = [
         (stmt, item.context_expr)
         for stmt, _frames in worker.walked
         for item in (stmt.items if isinstance(stmt, ast.With) else ())

@@ -84,6 +84,7 @@ MAKES_CLIENT = re.compile(
     r"pipe|client|conn|redis|cache|valkey|^from_|create|make|init", re.IGNORECASE
 )
 CLIENTS = re.compile(r"redis|valkey|cache|client|conn", re.IGNORECASE)
+TIMED_SET = re.compile(r"\.set\([^\n]*\b(ex|px)\s*=|\.p?setex\(")
 STORES = ("redis", "valkey", "memcach", "cache", "redlock", "setnx", "nx=true")
 # What only a client of a store is asked: its name says no more than that.
 ASKED = re.compile(r"([\w.]+)\.(?:setnx\(|pexpire\(|register_script\(|set\([^()]*\bnx\s*=)")
@@ -92,7 +93,7 @@ CLIENT = "a client"  # of Redis, behind a wrapper; no name of Python
 
 @functools.lru_cache(4)
 def _speaks_of_stores(module: Module) -> bool:
-    return any(word in module.lower for word in STORES)
+    return any(word in module.lower for word in STORES) or bool(TIMED_SET.search(module.text))
 
 
 @functools.lru_cache(4)

@@ -428,6 +428,8 @@ def asked_again(judge: Judge, function: Function, event: Event, loop: ast.While)
 def tried_again(judge: Judge, event: Event, loop: ast.While) -> bool:
     """Is a refusal swallowed inside the loop, so that it goes round?"""
     for frame in event.frames:
+        if frame.kind == "with" and swallows(judge, frame.node):
+            return frame.node.lineno >= loop.lineno and not bool(judge.handled_by(event))
         if frame.kind == "try" and frame.part == "body":
             within = (frame.node.end_lineno or 0) <= (loop.end_lineno or 0)
             if within and frame.node.lineno >= loop.lineno:
@@ -439,6 +441,16 @@ def tried_again(judge: Judge, event: Event, loop: ast.While) -> bool:
                     return False
                 return not leaves(held.body) or _continues(held.body)
     return False
+
+
+def swallows(judge: Judge, block: ast.With | ast.AsyncWith) -> bool:
+    """`with suppress(FileExistsError):`."""
+    calls = [i.context_expr for i in block.items if isinstance(i.context_expr, ast.Call)]
+    return any(
+        judge.module.dotted(call.func).endswith("suppress")
+        and not HELD.isdisjoint(text_of(each) for each in call.args)
+        for call in calls
+    )
 
 
 def refuses(judge: Judge, event: Event, held: ast.ExceptHandler, loop: ast.While) -> bool:

@@ -143,6 +143,8 @@ def _carry_out(stack: list[tuple[Iterator[ast.stmt], Frames]], frames: Frames) -
     """What a `with` or the body of a `try` found out, and left for, holds behind it too."""
     place = len(stack) - 1
     while place >= 0 and frames[: len(stack[place][1])] != stack[place][1]:
+        if stack[place][1][-1].kind != "try" or frames[-1].part == "then":
+            return
         place -= 1  # a handler of the same `try` is not behind it
     if place < 0:
         return

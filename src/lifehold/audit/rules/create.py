@@ -366,7 +366,7 @@ def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event |
         if event.kind == "create" and event.facts.get("exclusive") and event.lockish:
             if tried_again(judge, event, loop):
                 return event
-        if event.kind == "redis_lock" and "inside" not in event.facts:
+        if event.kind == "redis_lock" and "inside" not in event.facts and exits(loop.body):
             if event.lockish or words.acquires(function.name):
                 return event
         if event.kind in ("take", "acquire") and asked_again(judge, function, event, loop):

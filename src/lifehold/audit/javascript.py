@@ -29,7 +29,7 @@ HINTS = re.compile(
 )
 ACTS = re.compile(
     rb"existsSync|pathExists|unlink|rmSync|rmdir|mkdir|openSync|writeFile|process\.kill|setnx|setNX"
-    rb"|['\"]NX['\"]|\bNX:|\.del\(|\.expire\(|fs\.rm\(|\.open\(|['\"`]wx|O_EXCL|symlink"
+    rb"|['\"]NX['\"]|\bNX:|\.del\(|[eE]xpire\(|fs\.rm\(|\.open\(|['\"`]wx|O_EXCL|symlink"
 )
 FUNCTIONS = frozenset(
     "function_declaration function_expression arrow_function method_definition"
@@ -53,6 +53,7 @@ KINDS = {
     "rmSync": "unlink",
     "rmdir": "unlink",
     "rmdirSync": "unlink",
+    "remove": "unlink",
     "removeSync": "unlink",
     "rimraf": "unlink",
     "mkdir": "mkdir",

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 CLOCK = re.compile(r"\b(time\.time|time|now|utcnow|monotonic|today|getctime)\b")
 AGED = re.compile(
-    r"mtime|ctime|\bage\b|(^|_)age(_|$)|^ts$|_ts$|created|timestamp|acquired_at|started|locked_at|expire|expir|heartbeat"
+    r"mtime|ctime|\bage\b|(^|_)age(_|$)|^ts$|_ts$|created"
+    r"|timestamp|acquired_at|started|locked_at|expire|expir|heartbeat"
     r"|stale|_at$|lock_time",
     re.IGNORECASE,
 )

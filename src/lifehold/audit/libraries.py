@@ -80,7 +80,11 @@ CACHES = re.compile(
     r"(redis|cache|client|conn|^rc$|^r$|^rdb$|pipe|^cli$|memcach|^mc$|^kv$|^db$|rds|lock|^p$)",
     re.IGNORECASE,
 )
+MAKES_CLIENT = re.compile(
+    r"pipe|client|conn|redis|cache|valkey|^from_|create|make|init", re.IGNORECASE
+)
 CLIENTS = re.compile(r"redis|valkey|cache|client|conn", re.IGNORECASE)
+TIMED_SET = re.compile(r"\.set\([^\n]*\b(ex|px)\s*=|\.p?setex\(")
 STORES = ("redis", "valkey", "memcach", "cache", "redlock", "setnx", "nx=true")
 # What only a client of a store is asked: its name says no more than that.
 ASKED = re.compile(r"([\w.]+)\.(?:setnx\(|pexpire\(|register_script\(|set\([^()]*\bnx\s*=)")
@@ -89,13 +93,22 @@ CLIENT = "a client"  # of Redis, behind a wrapper; no name of Python
 
 @functools.lru_cache(4)
 def _speaks_of_stores(module: Module) -> bool:
-    return any(word in module.lower for word in STORES)
+    return any(word in module.lower for word in STORES) or bool(TIMED_SET.search(module.text))
 
 
 @functools.lru_cache(4)
 def _asked(module: Module) -> frozenset[str]:
     """The names that are clients of a store by what is asked of them."""
     return frozenset(ASKED.findall(module.text))
+
+
+def answered(made: ast.expr) -> bool:
+    """`self.s3.client.head_object(...)` is what a client answered, and no client."""
+    made = made.value if isinstance(made, ast.Await) else made
+    func = made.func if isinstance(made, ast.Call) else None
+    if not isinstance(func, ast.Attribute) or MAKES_CLIENT.search(func.attr):
+        return False
+    return CLIENTS.search(text_of(func.value).rpartition(".")[2]) is not None
 
 
 def client_of(function: Function, called: Called) -> bool:
@@ -115,6 +128,8 @@ def client_of(function: Function, called: Called) -> bool:
     if CACHES.search(last.strip("_")):
         return True
     made = function.values(owner.id) if isinstance(owner, ast.Name) else []
+    if len(made) == 1 and answered(made[0]):
+        return False
     return len(made) == 1 and any(CLIENTS.search(text) for text in function.texts(made[0]))
 
 

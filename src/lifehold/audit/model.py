@@ -141,14 +141,19 @@ def _refusals(stmt: ast.If) -> Frames:
 
 def _carry_out(stack: list[tuple[Iterator[ast.stmt], Frames]], frames: Frames) -> None:
     """What a `with` or the body of a `try` found out, and left for, holds behind it too."""
-    if not stack:
+    place = len(stack) - 1
+    while place >= 0 and frames[: len(stack[place][1])] != stack[place][1]:
+        if stack[place][1][-1].kind != "try" or frames[-1].part == "then":
+            return
+        place -= 1  # a handler of the same `try` is not behind it
+    if place < 0:
         return
-    block, outer = stack[-1]
+    block, outer = stack[place]
     inner = frames[len(outer) :]
     if inner and (inner[0].kind == "with" or (inner[0].kind, inner[0].part) == ("try", "body")):
         if len(inner) > 1 and all(frame.kind == "if" for frame in inner[1:]):
             if inner[0].kind == "with" or frames[-1:] != outer[-1:]:
-                stack[-1] = (block, (*outer, *inner[1:]))
+                stack[place] = (block, (*outer, *inner[1:]))
 
 
 def blocks(stmt: ast.stmt) -> list[tuple[list[ast.stmt], Frame]]:

@@ -56,6 +56,7 @@ ACTS = tuple(
 ACTS_CLOSELY = (
     re.compile(rb"open\(.{0,200}?['\"]x[bt+]{0,2}['\"]", re.DOTALL),
     re.compile(rb"""\b(ps|kill)['", ]+-[p0]"""),
+    re.compile(rb"\.set\([^\n]*\b(?:ex|px)="),
     re.compile(rb"mode\s*=\s*['\"]x[bt+]{0,2}['\"]"),
     re.compile(rb"\.replace\((?:[^,()]|\([^()]*\))*\)"),
 )

@@ -390,7 +390,7 @@ def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event |
         if event.kind == "create" and event.facts.get("exclusive") and event.lockish:
             if tried_again(judge, event, loop):
                 return event
-        if event.kind == "redis_lock" and "inside" not in event.facts:
+        if event.kind == "redis_lock" and "inside" not in event.facts and exits(loop.body):
             if event.lockish or words.acquires(function.name):
                 return event
         if event.kind in ("take", "acquire") and asked_again(judge, function, event, loop):
@@ -452,6 +452,8 @@ def asked_again(judge: Judge, function: Function, event: Event, loop: ast.While)
 def tried_again(judge: Judge, event: Event, loop: ast.While) -> bool:
     """Is a refusal swallowed inside the loop, so that it goes round?"""
     for frame in event.frames:
+        if frame.kind == "with" and swallows(judge, frame.node):
+            return frame.node.lineno >= loop.lineno and not bool(judge.handled_by(event))
         if frame.kind == "try" and frame.part == "body":
             within = (frame.node.end_lineno or 0) <= (loop.end_lineno or 0)
             if within and frame.node.lineno >= loop.lineno:
@@ -467,6 +469,16 @@ def tried_again(judge: Judge, event: Event, loop: ast.While) -> bool:
                     return False
                 return not leaves(held.body) or _continues(held.body)
     return False
+
+
+def swallows(judge: Judge, block: ast.With | ast.AsyncWith) -> bool:
+    """`with suppress(FileExistsError):`."""
+    calls = [i.context_expr for i in block.items if isinstance(i.context_expr, ast.Call)]
+    return any(
+        judge.module.dotted(call.func).endswith("suppress")
+        and not HELD.isdisjoint(text_of(each) for each in call.args)
+        for call in calls
+    )
 
 
 def refuses(judge: Judge, event: Event, held: ast.ExceptHandler, loop: ast.While) -> bool:

@@ -76,6 +76,7 @@ def test_then_make(source: Source) -> Iterator[Hit]:
                 break
         else:
             yield from made_behind_refusal(source, act)
+            yield from made_behind_read(source, act)
             yield from made_in_catch(source, act)
             yield from made_in_chain(source, act)
             yield from made_in_callback(source, act)
@@ -101,6 +102,28 @@ def made_behind_refusal(source: Source, act: Act) -> Iterator[Hit]:
                     f"`{shown(act)}` is looked for on line {look.lineno} and made here: two"
                     " processes that look at the same moment both go on",
                     (look, "looked for here"),
+                )
+                return
+
+
+def made_behind_read(source: Source, act: Act) -> Iterator[Hit]:
+    """`try { read(lock); return false } catch {}`, and behind it the lock is made."""
+    if not (words.acquires(act.holder.name) or "process.pid" in text_of(act.node)):
+        return
+    block = next((n for n in above(act.node) if n.type in ("statement_block", "program")), None)
+    for other in block.named_children if block is not None else ():
+        if other.type != "try_statement" or other.end_byte > act.node.start_byte:
+            continue
+        tried = field_of(other, "body")
+        ends = any(n.type in ("return_statement", "throw_statement") for n in below(tried))
+        for look in act.holder.acts if ends else ():
+            looks = look.kind in ("read", "exists", "stat") and look.key == act.key
+            if looks and inside_of(look, tried):
+                yield at(
+                    act,
+                    f"`{shown(act)}` is looked at on line {look.lineno} and made here: two"
+                    " processes that look at the same moment both go on",
+                    (look, "looked at here"),
                 )
                 return
 

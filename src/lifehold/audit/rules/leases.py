@@ -221,10 +221,8 @@ def deaf_zookeeper(judge: Judge) -> Iterator[Hit]:
     module = judge.module
     if "KazooClient" not in module.text or "add_listener" in module.text:
         return
-    if not any(e.facts.get("name", "").endswith("KazooClient") for e in judge.everything()):
-        return  # who is handed a client leaves the listening to who made it
-    if not any(name.startswith("kazoo") for name in module.imports.values()):
-        return
+    if not any(name.startswith("kazoo.client") for name in module.imports.values()):
+        return  # who makes the client listens
     for function in judge.functions:
         for event in judge.own(function):
             called = event.facts.get("called")
@@ -346,8 +344,6 @@ def hot_loop(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         if not words.acquires(function.name) or words.releases(function.name):
             continue
-        if not (judge.at_lock(function) or words.speaks_of_lock(judge.module.lower)):
-            continue
         for stmt, _frames in function.walked:
             if not isinstance(stmt, ast.While) or paused(judge, function, stmt):
                 continue
@@ -355,7 +351,7 @@ def hot_loop(judge: Judge) -> Iterator[Hit]:
             asked = [
                 n for n in inside
                 if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
-                and n.func.attr in TRIES
+                and n.func.attr in TRIES and of_lock(judge, function, n)
             ]  # fmt: off
             endless = isinstance(stmt.test, ast.Constant) and bool(stmt.test.value)
             won = any(isinstance(s, ast.If) and leaves_loop(s.body) for s in stmt.body)
@@ -367,6 +363,15 @@ def hot_loop(judge: Judge) -> Iterator[Hit]:
                     " once: all who wait load the store, and the holder with them",
                 )
                 break
+
+
+def of_lock(judge: Judge, function: Function, asked: ast.Call) -> bool:
+    """Is a lock asked for, by the name of who asks or by what is named in the request?"""
+    if judge.named_lock(function) or re.search(r"lead|lease|elect", function.name, re.IGNORECASE):
+        return True
+    texts = [text for given in [*asked.args, *[k.value for k in asked.keywords]]
+             for text in function.texts(given)]  # fmt: off
+    return any(words.speaks_of_lock(text) or "lease" in text.lower() for text in texts)
 
 
 def leaves_loop(block: list[ast.stmt]) -> bool:

@@ -97,13 +97,26 @@ def without_end(judge: Judge) -> Iterator[Hit]:
                 if event.key in expiring or not is_key(judge, event, {}):
                     continue
                 record = "job" in event.key.lower() and not words.speaks_of_lock(event.key)
-                if record or scripted(judge, function) or ends_in_value(judge, event):
+                if (
+                    is_default(judge, event)
+                    or record
+                    or scripted(judge, function)
+                    or ends_in_value(judge, event)
+                ):
                     continue
                 yield at(
                     event,
                     f"`{event.name}` is set without an expiry: when its holder dies, the lock stays"
                     " for ever",
                 )
+
+
+def is_default(judge: Judge, event: Event) -> bool:
+    """`set(key, 30, nx=True)`, and then the key is read: a first value, and no lock."""
+    return isinstance(event.facts["statement"], ast.Expr) and any(
+        e.kind == "redis_get" and e.key == event.key and e.line > event.line
+        for e in judge.own(event.where)
+    )
 
 
 def ends_in_value(judge: Judge, event: Event) -> bool:

@@ -415,7 +415,7 @@ def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
         if value is not event.site:
             continue
         if event.kind == "call" and answers_in_truth(judge, event.facts["helper"]):
-            if waits_by_default(event):
+            if waits_by_default(event) or raises_instead(event):
                 continue
             name = text_of(event.facts["called"].func)
             yield at(
@@ -430,7 +430,7 @@ def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
                 " lock",
             )
         elif event.kind == "acquire" and may_refuse(judge, function, event):
-            if arms(judge, function, event):
+            if taken_again(judge, function, event):
                 continue
             yield at(
                 event,
@@ -480,16 +480,17 @@ def tied_to_none(judge: Judge, function: Function) -> Iterator[Hit]:
             )
 
 
-def arms(judge: Judge, function: Function, event: Event) -> bool:
-    """`wait.acquire(blocking=False)`, and then `wait.acquire()`: the second waits for a release."""
-    name = text_of(event.facts["called"].func)
+def raises_instead(call: Event) -> bool:
+    """`acquire(raise_if_fail=True)` does not answer False."""
+    given = call.facts["called"].keywords
+    return any(re.search("rais|fail|strict", k) and is_constant(v, True) for k, v in given.items())
+
+
+def taken_again(judge: Judge, function: Function, event: Event) -> bool:
+    """A lock between threads that is armed so, and waited for right behind."""
     return any(
-        other.kind == "acquire"
-        and other.line > event.line
-        and text_of(other.facts["called"].func) == name
-        and not other.facts["called"].args
-        and not other.facts["called"].keywords
-        for other in judge.own(function)
+        e.kind == "acquire" and e.key == event.key and e.line > event.line
+        for e in judge.own(function)
     )
 
 

@@ -475,7 +475,7 @@ class AsyncAttempt(Bound):
     _refusal = "an attempt cannot be copied or pickled: hand on the lock"
     _kind: type[OfShape] = AsyncOfShape
 
-    def __init__(self, take: Callable[[Any], Awaitable[Any]]) -> None:
+    def __init__(self, take: Callable[[Any], Awaitable[object]]) -> None:
         self._take = take  # acquires, told of a block
         self._blind: list[OfShape] = []
 

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from .core.errors import LifeholdError
     from .local.files import Files
     from .lock import Lease
+
+    OpenFile = IO[Any]  # of text or of bytes, as its mode says
 else:
     fcntl = fork.later("fcntl", globals())
     hashlib = fork.later("hashlib", globals())
@@ -244,7 +246,7 @@ class FileDraft:
             if error.errno not in _NO_ACL:
                 raise
 
-    def _opened(self, fd: int) -> IO[Any]:
+    def _opened(self, fd: int) -> OpenFile:
         def opener(_: str, __: int) -> int:
             self.fds.remove(fd)  # from then on open() closes it, also when it refuses the encoding
             return fd
@@ -366,7 +368,7 @@ class FileDraft:
         except Exception as error:  # noqa: BLE001 - nobody is there to be told
             report(error)
 
-    def _close(self, file: IO[Any]) -> None:
+    def _close(self, file: OpenFile) -> None:
         """L9  What a child has in its buffer is its parent's, which writes it itself."""
         if self.writes and self.generation != fork.here():
             nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -513,7 +515,7 @@ class LockedFile(Bound):
         self._free = [True]  # whoever takes it has the block
         self.lease: Lease | None = None  # while it is held
 
-    def __enter__(self) -> IO[Any]:
+    def __enter__(self) -> OpenFile:
         refuse_second(self._free)
         block = self._block = part()
         entry: Any = BlockEntry(..., block)

@@ -82,7 +82,7 @@ READ_REMEDY = "call `downgrade()` of the write lease, which turns it into a read
 
 def mechanisms(
     path: Any, runtime: Any, kind: str, label: str, mode: int | None, shared: bool, given: Any
-) -> tuple[str, Any, Any]:
+) -> tuple[str, Any, object]:
     """(the name as given, the mechanism of readers, that of writers). Raises InvalidArgument."""
     name = path if isinstance(path, str) else os.fspath(path) if _is_path(path) else path
     where = lock_path(name)

@@ -84,7 +84,7 @@ def connect(
     return LeaseStore(where, **options)
 
 
-def several(url: Any, quorum: Any, options: dict[str, Any]) -> str:
+def several(url: object, quorum: object, options: dict[str, object]) -> str:
     """The URL in place of several ones, which become an option. Raises InvalidArgument."""
     if url is not None:
         raise InvalidArgument("connect() takes a URL, or quorum=[URL, URL, URL], and not both")
@@ -97,13 +97,13 @@ def several(url: Any, quorum: Any, options: dict[str, Any]) -> str:
     return QUORUM_URL
 
 
-def refuse_strange(options: dict[str, Any]) -> None:
+def refuse_strange(options: dict[str, object]) -> None:
     """Raises UnknownArgument for what a store of files is not made with."""
     if strange := {key: options[key] for key in options if key not in OF_FOLDER}:
         raise words.unknown("a store of files", strange, OF_FOLDER)
 
 
-def url_of(url: Any) -> str:
+def url_of(url: object) -> str:
     """The URL of a store. Raises InvalidArgument for what is none."""
     text = url if isinstance(url, str) else ""
     if "://" not in text:
@@ -402,7 +402,7 @@ class LeaseStoreFace:
     def __hash__(self) -> int:
         return hash(id(self._site))
 
-    def _mechanism(self, name: Any, given: dict[str, Any], **shape: Any) -> Any:
+    def _mechanism(self, name: Any, given: dict[str, Any], **shape: object) -> Any:
         ttl, heartbeat, margin = (given.pop(key, None) for key in ("ttl", "heartbeat", "margin"))
         lease = opening.lease_terms(self.ttl if ttl is None else ttl, heartbeat, margin)
         label = label_of(given.pop("label", self.label))
@@ -485,7 +485,7 @@ def label_of(given: object) -> str:
     return given
 
 
-def refuse_more(kind: object, given: dict[str, Any], shape: dict[str, Any]) -> None:
+def refuse_more(kind: object, given: dict[str, object], shape: dict[str, object]) -> None:
     """What a session lock has not, and other kinds. Raises InvalidArgument."""
     if kind != "session":
         raise InvalidArgument(

@@ -333,8 +333,8 @@ def named(kind: type[Any], rules: OnceRules) -> Any:
 
 
 def decorator(
-    name: Any, run: Callable[[Any, Callable[[], Any]], object], *, coroutine: bool = False
-) -> Any:
+    name: Any, run: Callable[[object, Callable[[], object]], object], *, coroutine: bool = False
+) -> object:
     """`@once(name)`: each call of the function is one `once`."""
 
     def decorate(function: Callable[..., object]) -> Callable[..., object]:
@@ -365,7 +365,7 @@ def refuse_function(function: object, *, coroutine: bool) -> None:
         raise _is_coroutine(function)
 
 
-def refuse_awaitable(function: object, given: Any) -> None:
+def refuse_awaitable(function: object, given: object) -> None:
     """The same, for a function whose call alone showed it."""
     if hasattr(given, "__await__"):
         if hasattr(given, "close"):

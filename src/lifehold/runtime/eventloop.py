@@ -414,7 +414,7 @@ def aside(call: Callable[[], object]) -> Callable[[float], bool]:
     return ended
 
 
-def begin(loop: Any, executor: Any, call: Callable[[], Any]) -> asyncio.Future[object]:
+def begin(loop: Any, executor: Any, call: Callable[[], object]) -> asyncio.Future[object]:
     """`call()` in an executor; None for that of the loop; loop None for the running one."""
     running = loop or asyncio.get_running_loop()
     return running.run_in_executor(executor, call)

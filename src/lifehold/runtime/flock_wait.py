@@ -138,7 +138,7 @@ class FlockThread:
         """Whether it is of this process: neither thread nor descriptor are a child's (L9)."""
         return self._generation == fork.here()
 
-    def _stand(self, libc: Any) -> None:
+    def _stand(self, libc: object) -> None:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, EVERY_SIGNAL - {INTERRUPT})
         self._ident = native.get_ident()
         while self.error == errno.EINTR and not self._quit and self.ours:

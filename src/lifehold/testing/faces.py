@@ -63,7 +63,7 @@ class Face(Protocol):
         """A lease."""
         ...
 
-    async def release(self, held: Any) -> None:
+    async def release(self, held: object) -> None:
         """Release a lease, or the lease of a lock."""
         ...
 
@@ -129,7 +129,7 @@ class Blocking:
     def lock(self, path: str, **options: Any) -> object:
         return Lock(path, **options)
 
-    async def acquire(self, lock: Any, wait: float | None | EllipsisType = ...) -> Any:
+    async def acquire(self, lock: Any, wait: float | None | EllipsisType = ...) -> object:
         worker = getattr(_Thread.here, "worker", None)
         return lock.acquire(wait, cancel=worker and worker.token)
 
@@ -158,7 +158,7 @@ class _Entered:
     def __init__(self, lock: Any) -> None:
         self._lock = lock
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> object:
         return self._lock.__enter__()
 
     async def __aexit__(self, *error: object) -> object:
@@ -177,13 +177,13 @@ class _Async:
     async def release(self, held: Any) -> None:
         await held.release()
 
-    def held(self, lock: Any) -> object:
+    def held(self, lock: object) -> object:
         return lock
 
     async def call(self, function: Callable[[], Awaitable[object]]) -> object:
         return await function()
 
-    def decorate(self, lock: Any, body: Callable[[], Any]) -> Callable[[], object]:
+    def decorate(self, lock: Any, body: Callable[[], object]) -> Callable[[], object]:
         async def asynchronous() -> object:
             return body()
 

@@ -38,7 +38,7 @@ class AsyncSides:
     """A reader/writer lock for tasks, in front of one for threads."""
 
     _lock: Any
-    _loop: Any
+    _loop: object
     _executor: Any
 
     def _begin(self, lock: object, is_singleton: bool, loop: object, executor: object) -> None:
@@ -68,12 +68,12 @@ class AsyncSides:
         return self._lock.blocking  # type: ignore[no-any-return]
 
     @property
-    def loop(self) -> Any:
+    def loop(self) -> object:
         """The loop that was given; None for the running one."""
         return self._loop
 
     @property
-    def executor(self) -> Any:
+    def executor(self) -> object:
         """The executor in which steps of the lock run."""
         return self._executor
 
@@ -289,7 +289,7 @@ def table_of(lock: object) -> TaskTable:
         return _tables.setdefault(lock, TaskTable())
 
 
-def running_task() -> Any:
+def running_task() -> object:
     """Raises RuntimeError outside of a task."""
     try:
         task = asyncio.current_task()
@@ -317,7 +317,7 @@ class TaskTable:
         self,
         mode: Mode,
         want: WaitTerms,
-        via: Any,
+        via: object,
         name: str,
         enter: Callable[[float], Awaitable[None]],
         joinable: Callable[[], bool],
@@ -415,7 +415,7 @@ class TaskTable:
 
     async def release(
         self,
-        via: Any,
+        via: object,
         name: str,
         force: bool,
         leave: Callable[[], Awaitable[None]],
@@ -454,7 +454,7 @@ class TaskTable:
         self._settle("")
 
     async def retire(
-        self, via: Any, leave: Callable[[], Awaitable[None]], held: Callable[[], bool]
+        self, via: object, leave: Callable[[], Awaitable[None]], held: Callable[[], bool]
     ) -> None:
         """End all that was taken through `via`; None: everything, and `leave` in any case."""
         cancelled: BaseException | None = None

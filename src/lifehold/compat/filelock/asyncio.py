@@ -60,7 +60,7 @@ def held_by_task() -> dict[int, str]:
 
 
 def told(
-    lock: Any, text: str, cancelled: BaseException | None, failed: BaseException | None
+    lock: object, text: str, cancelled: BaseException | None, failed: BaseException | None
 ) -> None:
     """Raise what a step has met, by the lock's policy."""
     if cancelled is not None and failed is not None:

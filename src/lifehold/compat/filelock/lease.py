@@ -321,7 +321,7 @@ class SoftFileLease(MarkerSoftFileLock):
 
     _lifetime_supported, _ageless = False, "lease_duration sets when a lease expires"
 
-    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, object, object]]:
+    def _differing(self, extra: dict[str, object]) -> list[tuple[str, object, object]]:
         """What of a lease's own options a singleton was made with in another way."""
         given = extra.get("heartbeat_interval")
         ttl, beat = lengths(extra.get("lease_duration", 30.0), None)
@@ -396,7 +396,7 @@ class SoftFileLease(MarkerSoftFileLock):
                 self._claim_of(hold).token = None
             raise
 
-    async def _contend(self, hold: LockHold, want: Any, answer: Any) -> None:
+    async def _contend(self, hold: LockHold, want: Any, answer: object) -> None:
         try:
             await super()._contend(hold, want, answer)
         finally:
@@ -412,7 +412,7 @@ class SoftFileLease(MarkerSoftFileLock):
         super()._end_own(hold)
 
 
-def lengths(duration: Any, interval: Any) -> tuple[float, float]:
+def lengths(duration: object, interval: object) -> tuple[float, float]:
     """The ttl and the heartbeat, in seconds. Raises TypeError, ValueError."""
     ttl = float(construction.seconds("lease_duration", duration))
     if not (math.isfinite(ttl) and ttl > 0):

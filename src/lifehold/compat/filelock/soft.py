@@ -235,7 +235,7 @@ class SoftFileMechanism(RecordLock):
         mode: int | None,
         *,
         place: Any = None,
-        words: Any = pidfile,
+        words: object = pidfile,
     ) -> None:
         super().__init__(path, runtime, table=table, mode=mode, place=place)
         self._place = place
@@ -602,7 +602,7 @@ class SoftLockRecord(RecordFile):
             0.0,
             0.0,
         )  # of a lease: before it could be seen
-        self.tenure: Any = None  # of a lease; the last look missed it, or met an error
+        self.tenure: object = None  # of a lease; the last look missed it, or met an error
         self.missed, self.trouble = False, None
         super().__init__(table, call, opened)
 
@@ -666,7 +666,7 @@ class SoftLockRecord(RecordFile):
                 return each
         return ""
 
-    def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+    def close(self, _gate: object = fork.gate, _fork: Any = fork) -> None:
         if self.displaced and self.generation == _fork.generation == _fork.here():
             self.displaced = False
             try:

@@ -241,7 +241,7 @@ class StrictFile:
         self,
         path: str,
         lock_file: str,
-        runtime: Any,
+        runtime: object,
         table: Any,
         mode: int,
         *,

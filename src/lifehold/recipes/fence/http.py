@@ -67,7 +67,7 @@ class ProblemAnswer:
     headers: tuple[tuple[str, str], ...]
 
 
-def problem(status: int, detail: str, **more: Any) -> ProblemAnswer:
+def problem(status: int, detail: str, **more: object) -> ProblemAnswer:
     """The answer with one of our statuses."""
     word, title = TITLES[status]
     text = {"type": TYPE + word, "title": title, "status": status, "detail": detail} | more
@@ -388,7 +388,7 @@ class LeaseAuth:
         request.register_hook("response", self._after)
         return request
 
-    def _after(self, response: Any, **_: Any) -> None:
+    def _after(self, response: Any, **_: object) -> None:
         if _is_refusal(response.status_code, response.headers):
             _refuse(response.content, self._lease)
 
@@ -530,7 +530,7 @@ class AsyncSqlTokens:
         await connection.commit()
 
 
-def check_registry(registry: Any) -> Any:
+def check_registry(registry: object) -> Any:
     """Raises InvalidArgument for what has no `admit`."""
     if not callable(getattr(registry, "admit", None)):
         raise InvalidArgument(

@@ -275,7 +275,7 @@ class SessionFence:
         return SqlAnswer(result.rowcount, rows, in_transaction(raw))
 
 
-def fenced(statement: Any, column: Any, lease: Carrier | int) -> Any:
+def fenced(statement: Any, column: Any, lease: Carrier | int) -> object:
     """An UPDATE or DELETE of SQLAlchemy that leaves rows with a newer fence alone.
 
     `column`: of the fence, as `Account.fence` or `table.c.fence`; an UPDATE stores the token there.

@@ -97,7 +97,7 @@ class PostgresUrl:
         url: str,
         limit: float,
         create: bool | None,
-        options: dict[str, Any] | None = None,
+        options: dict[str, object] | None = None,
         owner: str = "",
     ) -> None:
         client = psycopg()
@@ -318,7 +318,7 @@ async def rows(connection: object, query: str, until: float) -> list[tuple[Any, 
 
 
 _coming: dict[object, tuple[int, int]] = {}  # the socket of each, and its inode
-_kinds: dict[Any, object] = {}
+_kinds: dict[object, object] = {}
 _until: ContextVar[float] = ContextVar("_until", default=NEVER)
 
 
@@ -351,7 +351,7 @@ def _step_by_step(kind: Any) -> Any:
     if kind not in _kinds:
         steps = getattr(kind, "_connect_gen", None)
 
-        def noted(cls: object, *given: Any, **named: Any) -> Any:
+        def noted(cls: object, *given: Any, **named: Any) -> object:
             assert steps is not None
             return _noted(steps.__func__(cls, *given, **named))
 
@@ -412,7 +412,7 @@ class PoolLink:
     async def ask(
         self,
         query: str | Callable[[], tuple[str, bool]],
-        given: Sequence[Any] = (),
+        given: Sequence[object] = (),
         until: float = NEVER,
         *,
         first: bool = False,

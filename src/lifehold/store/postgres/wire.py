@@ -219,7 +219,7 @@ class ServerConnection:
             return False
         return self._looks is None or not self._looks.poll(0)
 
-    async def _answer(self, until: float) -> Any:
+    async def _answer(self, until: float) -> object:
         pgconn, last = self._pgconn, None
         while True:
             while not pgconn.is_busy():
@@ -384,7 +384,7 @@ def close_all() -> None:
         drop(connection)
 
 
-def keep(connection: Any) -> object:
+def keep(connection: object) -> object:
     """Note a connection that was opened. Safe to repeat."""
     if not _open:
         atexit = fork.lazily("atexit")
@@ -607,7 +607,7 @@ class ConnectionPool:
         self._close(idle)
 
 
-def told(error: Exception, known: dict[str, Any], limit: float) -> Exception:
+def told(error: Exception, known: dict[str, object], limit: float) -> Exception:
     """What a failed request means: Unreachable, NoReply, or itself where it is none of ours."""
     if isinstance(error, NoAnswer):
         return NoReply(f"{place(known)}: no answer within {limit:.3g} s")

@@ -84,7 +84,7 @@ def connect(
     return LeaseStore(where, **options)
 
 
-def several(url: object, quorum: object, options: dict[str, object]) -> str:
+def several(url: object, quorum: Any, options: dict[str, object]) -> str:
     """The URL in place of several ones, which become an option. Raises InvalidArgument."""
     if url is not None:
         raise InvalidArgument("connect() takes a URL, or quorum=[URL, URL, URL], and not both")
@@ -103,7 +103,7 @@ def refuse_strange(options: dict[str, object]) -> None:
         raise words.unknown("a store of files", strange, OF_FOLDER)
 
 
-def url_of(url: object) -> str:
+def url_of(url: Any) -> str:
     """The URL of a store. Raises InvalidArgument for what is none."""
     text = url if isinstance(url, str) else ""
     if "://" not in text:

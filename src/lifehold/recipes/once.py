@@ -365,7 +365,7 @@ def refuse_function(function: object, *, coroutine: bool) -> None:
         raise _is_coroutine(function)
 
 
-def refuse_awaitable(function: object, given: object) -> None:
+def refuse_awaitable(function: object, given: Any) -> None:
     """The same, for a function whose call alone showed it."""
     if hasattr(given, "__await__"):
         if hasattr(given, "close"):

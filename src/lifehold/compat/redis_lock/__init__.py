@@ -180,11 +180,11 @@ class BlockingClient:
                 LOGGER.debug("a subscription ended badly", exc_info=True)
             no_longer_listens(messages)
 
-    async def settle(self, work: Coroutine[Any, Any, object]) -> None:
+    async def settle(self, work: Coroutine[object, None, object]) -> None:
         """Here and now."""
         await work
 
-    def behind(self, work: Coroutine[Any, Any, object]) -> None:
+    def behind(self, work: Coroutine[object, None, object]) -> None:
         """In a thread of its own."""
 
         def finished() -> None:

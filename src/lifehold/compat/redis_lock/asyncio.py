@@ -122,14 +122,14 @@ class AsyncioClient:
                 LOGGER.debug("a subscription ended badly", exc_info=True)
             no_longer_listens(messages)
 
-    async def settle(self, work: Coroutine[Any, Any, object]) -> None:
+    async def settle(self, work: Coroutine[object, None, object]) -> None:
         """In a task of its own, which goes on when the caller is cancelled again."""
         task = asyncio.get_running_loop().create_task(work)
         _behind.add(task)
         task.add_done_callback(_behind.discard)
         await asyncio.shield(task)
 
-    def behind(self, work: Coroutine[Any, Any, object]) -> None:
+    def behind(self, work: Coroutine[object, None, object]) -> None:
         """In a task of its own."""
         task = asyncio.get_running_loop().create_task(work)
         _behind.add(task)
@@ -180,7 +180,7 @@ async def _beats(how: Prolonging, kept: RenewalSchedule, granted: Grant) -> None
         if kept.is_over() or kept.late(began):
             return
         try:
-            answer: Any = await how.renew(granted)
+            answer = await how.renew(granted)
         except RedisError as error:  # our deadline has not come
             LOGGER.debug("a renewal had no answer", exc_info=error)
             at = began + kept.terms.heartbeat / 4

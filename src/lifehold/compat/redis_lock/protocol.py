@@ -100,11 +100,11 @@ if TYPE_CHECKING:
             """Listen no more."""
             ...
 
-        async def settle(self, work: Coroutine[Any, Any, object]) -> None:
+        async def settle(self, work: Coroutine[object, None, object]) -> None:
             """Do it to its end, whoever cancels the caller meanwhile."""
             ...
 
-        def behind(self, work: Coroutine[Any, Any, object]) -> None:
+        def behind(self, work: Coroutine[object, None, object]) -> None:
             """Go on with it while the caller has left."""
             ...
 
@@ -598,7 +598,7 @@ class LockArguments:
         self.blocking, self.blocking_timeout = blocking, blocking_timeout
         self.thread_local = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
-        self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
+        self.local = threading.local() if self.thread_local else SimpleNamespace()
         self.local.token = None
         self.auto_renew = auto_renew
         self._terms = terms(timeout) if auto_renew else None
@@ -610,7 +610,7 @@ class LockArguments:
 
     def register_scripts(self) -> None:
         """The scripts of this class, known by their digests; no request is made."""
-        cls: Any = self.__class__
+        cls = self.__class__
         for each, text in SCRIPTS.items():
             if getattr(cls, f"lua_{each}", None) is None:
                 setattr(cls, f"lua_{each}", self.redis.register_script(text))

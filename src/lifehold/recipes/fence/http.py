@@ -380,7 +380,7 @@ class LeaseAuth:
     def __call__(self, request: Any) -> Any:
         then = self._then
         if isinstance(then, tuple):
-            auth: Any = fork.lazily("requests.auth")
+            auth = fork.lazily("requests.auth")
             then = auth.HTTPBasicAuth(*then)
         if then is not None:
             request = then(request)

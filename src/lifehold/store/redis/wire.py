@@ -472,21 +472,23 @@ class RedisConnection:
         """The replies, in one round trip. Raises NoRedisReply."""
         try:
             await self._send(packed(commands), until, waits)
-            return [await self._answer(until, waits) for _ in commands]
+            replies: list[Reply] = []
+            while len(replies) < len(commands):
+                reply = await self.hear(until, waits)
+                if not isinstance(reply, tuple):  # what RESP3 pushes in between answers nothing
+                    replies.append(reply)
+            return replies
         except OSError as error:
             raise NoRedisReply(f"the connection ended: {error.strerror or error}") from error
 
-    async def _answer(self, until: float, waits: Waits | TaskWaits) -> Reply:
-        """The next reply: what RESP3 pushes in between answers nothing."""
-        while isinstance(reply := await self.hear(until, waits), tuple):
-            pass
-        return reply
-
     async def _send(self, data: bytes, until: float, waits: Waits | TaskWaits) -> None:
-        rest = memoryview(data)
-        while rest:
+        rest: bytes | memoryview = data
+        while True:
             try:
-                rest = rest[self.sock.send(rest) :]
+                sent = self.sock.send(rest)
+                if sent == len(rest):
+                    return
+                rest = memoryview(rest)[sent:]
             except OSError as error:
                 if not _would_block(error):
                     raise

@@ -501,7 +501,7 @@ class RedisConnection:
         while True:
             if len(self._data) > tried:
                 try:
-                    reply, end = parsed(bytes(self._data), 0)
+                    reply, end = parsed(self._data, 0)
                 except _Incomplete:
                     tried = len(self._data)
                 else:

@@ -15,6 +15,7 @@ its keys stands here, since `who` reads them.
 
 from __future__ import annotations
 
+import functools
 import json
 
 from ..core.fence import LARGEST
@@ -70,6 +71,7 @@ class SideKeys:
     seen: bytes
 
 
+@functools.lru_cache(128)
 def side_keys(key: bytes) -> SideKeys | None:
     """The keys beside `key`; None where no other key can be made for the same slot."""
     tail = in_slot_of(key)

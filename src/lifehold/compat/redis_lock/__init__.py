@@ -15,7 +15,7 @@ owner, and the message by which a release wakes a waiter. The lock of `redis.asy
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, LockNotOwnedError, RedisError, ResponseError
@@ -42,12 +42,22 @@ from .protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
-    from typing import Self
+    from typing import Protocol, Self
 
     from ...core.deadline import Terms
     from ...core.grant import Holder, Unknown
+    from ...ops.redis_locks import Reply
+    from .protocol import Subscription, Work
+
+    class ThreadSubscription(Subscription, Protocol):
+        """A `pubsub()` of a blocking client."""
+
+        def subscribe(self, channel: bytes) -> object: ...
+        def get_message(self, *, timeout: float) -> Mapping[str, object] | None: ...
+        def close(self) -> None: ...
+
 
 __all__ = [
     "Lock",
@@ -118,9 +128,9 @@ class BlockingClient:
 
     def __init__(self, lock: LockArguments) -> None:
         self._lock, self._redis = lock, lock.redis
-        self._messages: Any = None
+        self._messages: ThreadSubscription | None = None
 
-    async def run(self, script: str, keys: Sequence[bytes], args: Sequence[object]) -> Any:
+    async def run(self, script: str, keys: Sequence[bytes], args: Sequence[object]) -> Reply:
         """One script of the lock's class."""
         call, until = getattr(self._lock, f"lua_{script}"), clock.now() + CROWDED
         while True:
@@ -131,13 +141,13 @@ class BlockingClient:
                     raise
             clock.pause(AGAIN)
 
-    async def command(self, *words: object) -> Any:
+    async def command(self, *words: object) -> Reply:
         """One command."""
         return self._redis.execute_command(*words, **RAW)
 
     async def listen(self, channel: bytes) -> bool:
         """On a connection of the pool. False where none is to spare, or it is not allowed."""
-        messages = subscription(self._redis, self._lock._key)
+        messages: ThreadSubscription | None = subscription(self._redis, self._lock._key)
         if messages is None or not room_to_listen(messages):
             return False
         self._messages = messages
@@ -180,11 +190,11 @@ class BlockingClient:
                 LOGGER.debug("a subscription ended badly", exc_info=True)
             no_longer_listens(messages)
 
-    async def settle(self, work: Coroutine[object, None, object]) -> None:
+    async def settle(self, work: Work) -> None:
         """Here and now."""
         await work
 
-    def behind(self, work: Coroutine[object, None, object]) -> None:
+    def behind(self, work: Work) -> None:
         """In a thread of its own."""
 
         def finished() -> None:

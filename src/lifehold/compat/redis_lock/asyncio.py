@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import LockError, RedisError
@@ -39,11 +39,21 @@ from .protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Coroutine
+    from collections.abc import Awaitable, Mapping
     from types import TracebackType
-    from typing import Self
+    from typing import Protocol, Self
 
     from ...core.grant import Grant, Holder
+    from ...ops.redis_locks import Reply
+    from .protocol import Subscription, Work
+
+    class TaskSubscription(Subscription, Protocol):
+        """A `pubsub()` of a client of asyncio."""
+
+        async def subscribe(self, channel: bytes) -> object: ...
+        async def get_message(self, *, timeout: float) -> Mapping[str, object] | None: ...
+        async def aclose(self) -> None: ...
+
 
 __all__ = ["AsyncRedisLock", "Lock"]
 
@@ -60,9 +70,9 @@ class AsyncioClient:
 
     def __init__(self, lock: LockArguments) -> None:
         self._lock, self._redis = lock, lock.redis
-        self._messages: Any = None
+        self._messages: TaskSubscription | None = None
 
-    async def run(self, script: str, keys: object, args: object) -> Any:
+    async def run(self, script: str, keys: object, args: object) -> Reply:
         """One script of the lock's class."""
         call, until = getattr(self._lock, f"lua_{script}"), clock.now() + CROWDED
         while True:
@@ -73,13 +83,13 @@ class AsyncioClient:
                     raise
             await asyncio.sleep(AGAIN)
 
-    async def command(self, *words: object) -> Any:
+    async def command(self, *words: object) -> Reply:
         """One command."""
         return await self._redis.execute_command(*words, **RAW)
 
     async def listen(self, channel: bytes) -> bool:
         """On a connection of the pool. False where none is to spare, or it is not allowed."""
-        messages = subscription(self._redis, self._lock._key)
+        messages: TaskSubscription | None = subscription(self._redis, self._lock._key)
         if messages is None or not room_to_listen(messages):
             return False
         self._messages = messages
@@ -122,14 +132,14 @@ class AsyncioClient:
                 LOGGER.debug("a subscription ended badly", exc_info=True)
             no_longer_listens(messages)
 
-    async def settle(self, work: Coroutine[object, None, object]) -> None:
+    async def settle(self, work: Work) -> None:
         """In a task of its own, which goes on when the caller is cancelled again."""
         task = asyncio.get_running_loop().create_task(work)
         _behind.add(task)
         task.add_done_callback(_behind.discard)
         await asyncio.shield(task)
 
-    def behind(self, work: Coroutine[object, None, object]) -> None:
+    def behind(self, work: Work) -> None:
         """In a task of its own."""
         task = asyncio.get_running_loop().create_task(work)
         _behind.add(task)

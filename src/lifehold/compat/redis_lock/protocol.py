@@ -42,10 +42,15 @@ from ...runtime import clock, fork, notify, process
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
-    from typing import Any, Protocol
+    from typing import Any, Protocol, TypeVar
 
     from ...core.grant import Holder
     from ...core.owner import Owner
+    from ...ops.redis_locks import Reply
+
+    S = TypeVar("S")
+    S_co = TypeVar("S_co", covariant=True)
+    Work = Coroutine[Any, Any, object]
 
     class Pool(Protocol):
         """Connections of a client, or of a cluster's node."""
@@ -60,10 +65,10 @@ if TYPE_CHECKING:
         cluster: object
         node: Pool
 
-    class Subscribable(Protocol):
+    class Subscribable(Protocol[S_co]):
         """A client of redis-py, as one listens by it."""
 
-        def pubsub(self, **where: object) -> Any:
+        def pubsub(self, **where: object) -> S_co:
             """Somebody who listens."""
             ...
 
@@ -77,11 +82,11 @@ if TYPE_CHECKING:
         unanswered: tuple[type[Exception], ...]  # what it raises when nobody knows the outcome
         refused: tuple[type[Exception], ...]  # ... when the server said no
 
-        async def run(self, script: str, keys: Sequence[bytes], args: Sequence[object]) -> Any:
+        async def run(self, script: str, keys: Sequence[bytes], args: Sequence[object]) -> Reply:
             """One script, by the name that it has in SCRIPTS."""
             ...
 
-        async def command(self, *words: object) -> Any:
+        async def command(self, *words: object) -> Reply:
             """One command."""
             ...
 
@@ -100,11 +105,11 @@ if TYPE_CHECKING:
             """Listen no more."""
             ...
 
-        async def settle(self, work: Coroutine[object, None, object]) -> None:
+        async def settle(self, work: Work) -> None:
             """Do it to its end, whoever cancels the caller meanwhile."""
             ...
 
-        def behind(self, work: Coroutine[object, None, object]) -> None:
+        def behind(self, work: Work) -> None:
             """Go on with it while the caller has left."""
             ...
 
@@ -482,7 +487,7 @@ _listening: WeakKeyDictionary[object, dict[str, WeakSet[Subscription]]] = WeakKe
 fork.in_child(_listening.clear)  # the parent's listeners, and their connections, are not here
 
 
-def subscription(redis: Subscribable, key: bytes) -> Any:
+def subscription(redis: Subscribable[S], key: bytes) -> S | None:
     """To wait by for the lock at `key`; None where the client has none.
 
     In a cluster at the node of the lock: PUBLISH counts only who listens where it is asked, and a

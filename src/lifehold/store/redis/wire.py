@@ -224,6 +224,13 @@ class Waits:
         looks.register(sock, select.POLLIN | (select.POLLOUT if writes else 0))
         return bool(looks.poll(left * 1000))
 
+    async def speaks(self, line: RedisConnection, until: float) -> bool:
+        """Whether a connection has something to say before that instant."""
+        looks = line.looks
+        if looks is None or line.sock.fileno() < 0:
+            return await self.ready(line.sock, until, False)
+        return bool(looks.poll(max(0.0, until - clock.now()) * 1000))
+
     async def call(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         """Carry out what blocks. `undo` what comes when the caller has gone."""
         return work()
@@ -245,6 +252,9 @@ class TaskWaits:
         with trio.move_on_after(left) as scope:
             await wait(sock)
         return not scope.cancelled_caught
+
+    async def speaks(self, line: RedisConnection, until: float) -> bool:
+        return await self.ready(line.sock, until, False)
 
     async def call(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         return await eventloop.EVENT_LOOP.in_thread(work, undo)
@@ -299,6 +309,9 @@ class SharedWaits(Waits):
 
     async def ready(self, sock: socket.socket, until: float, writes: bool) -> bool:
         return bool(await _Parked(sock, until, writes))
+
+    async def speaks(self, line: RedisConnection, until: float) -> bool:
+        return await self.ready(line.sock, until, False)
 
     async def call(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         """In a thread of its own: a server that is paused takes a connection, and says nothing."""
@@ -458,13 +471,17 @@ def drop(sock: socket.socket) -> None:
 class RedisConnection:
     """A socket to a Redis, on which one request goes at a time."""
 
-    __slots__ = ("__weakref__", "_data", "_encrypted", "sock", "where")
+    __slots__ = ("__weakref__", "_data", "_encrypted", "looks", "sock", "where")
 
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(0)
         self.sock, self._data = keep(sock), bytearray()
         self.where: tuple[str, int] | None = None  # of several servers the one that it leads to
         self._encrypted = hasattr(sock, "pending")
+        self.looks: select.poll | None = None  # made once: it has the socket's number
+        if hasattr(select, "poll"):
+            self.looks = select.poll()
+            self.looks.register(sock, select.POLLIN)
 
     async def ask(
         self, commands: Sequence[Command], until: float, waits: Waits | TaskWaits = THREAD
@@ -472,21 +489,23 @@ class RedisConnection:
         """The replies, in one round trip. Raises NoRedisReply."""
         try:
             await self._send(packed(commands), until, waits)
-            return [await self._answer(until, waits) for _ in commands]
+            replies: list[Reply] = []
+            while len(replies) < len(commands):
+                reply = await self.hear(until, waits)
+                if not isinstance(reply, tuple):  # what RESP3 pushes in between answers nothing
+                    replies.append(reply)
+            return replies
         except OSError as error:
             raise NoRedisReply(f"the connection ended: {error.strerror or error}") from error
 
-    async def _answer(self, until: float, waits: Waits | TaskWaits) -> Reply:
-        """The next reply: what RESP3 pushes in between answers nothing."""
-        while isinstance(reply := await self.hear(until, waits), tuple):
-            pass
-        return reply
-
     async def _send(self, data: bytes, until: float, waits: Waits | TaskWaits) -> None:
-        rest = memoryview(data)
-        while rest:
+        rest: bytes | memoryview = data
+        while True:
             try:
-                rest = rest[self.sock.send(rest) :]
+                sent = self.sock.send(rest)
+                if sent == len(rest):
+                    return
+                rest = memoryview(rest)[sent:]
             except OSError as error:
                 if not _would_block(error):
                     raise
@@ -499,13 +518,13 @@ class RedisConnection:
         while True:
             if len(self._data) > tried:
                 try:
-                    reply, end = parsed(bytes(self._data), 0)
+                    reply, end = parsed(self._data, 0)
                 except _Incomplete:
                     tried = len(self._data)
                 else:
                     del self._data[:end]
                     return reply
-            if not self._encrypted and not await waits.ready(self.sock, until, False):
+            if not self._encrypted and not await waits.speaks(self, until):
                 raise NoRedisReply("no answer in time")
             await self._read(until, waits)
 
@@ -527,7 +546,7 @@ class RedisConnection:
     def pushed(self, seconds: float) -> Reply:
         """What a channel says within that time; None for nothing. Raises NoRedisReply, OSError."""
         if not self._data and not (hasattr(self.sock, "pending") and self.sock.pending()):
-            if not finish(THREAD.ready(self.sock, clock.now() + seconds, False)):
+            if not finish(THREAD.speaks(self, clock.now() + seconds)):
                 return None
             finish(self._read(clock.now() + MOMENT, THREAD))
         return finish(self.hear(clock.now() + seconds + MOMENT))
@@ -536,6 +555,8 @@ class RedisConnection:
         """Whether it has nothing to say while idle: what it says then is good-bye."""
         if self.sock.fileno() < 0 or self._data:
             return False
+        if self.looks is not None and not self._encrypted:
+            return not self.looks.poll(0)
         try:
             self.sock.recv(1, 0 if self._encrypted else socket.MSG_PEEK)
         except OSError as error:

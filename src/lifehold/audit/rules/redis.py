@@ -296,7 +296,9 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
             if not renews and not beats(judge, event) and not begins_again(function):
                 continue
             if event.kind != "redis_expire" or not (
-                is_key(judge, event, locked) or made_for_lock(judge, event)
+                is_key(judge, event, locked)
+                or made_for_lock(judge, event)
+                or handed_lock(judge, event)
             ):
                 continue
             if compares_owner(judge, event):
@@ -326,6 +328,16 @@ def beats(judge: Judge, event: Event) -> bool:
         if {"sleep", "wait"} & set(names):
             return True
     return False
+
+
+def handed_lock(judge: Judge, event: Event) -> bool:
+    """Is the key a parameter, and the key of a lock what a caller hands over?"""
+    return event.key.startswith("⟨") and any(
+        each.facts.get("inside") is event and each.lockish
+        for caller in judge.callers(event.where)
+        if caller is not event.where
+        for each in judge.whole(caller)
+    )
 
 
 def made_for_lock(judge: Judge, event: Event) -> bool:

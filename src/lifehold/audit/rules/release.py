@@ -720,7 +720,7 @@ def refused(judge: Judge, function: Function, event: Event, handler: ast.ExceptH
         return library and any(map(HELD_ELSEWHERE.search, kinds))
     if event.kind == "create":
         return bool(kinds & (REFUSED | {"FileExistsError"}))
-    return bool(kinds & REFUSED)
+    return bool(kinds & REFUSED) or any(map(HELD_ELSEWHERE.search, kinds))
 
 
 def runs_behind(function: Function, block: ast.stmt) -> bool:

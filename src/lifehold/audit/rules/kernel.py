@@ -562,6 +562,7 @@ def threads_lock(
             isinstance(v, ast.Call) and judge.module.dotted(v.func) in OF_THREADS for v in given
         ):
             return where, name
+    deep = deep and any(e.facts["name"] == "asyncio.run" for e in judge.own(worker))
     helpers = [e.facts["helper"] for e in judge.own(worker) if "helper" in e.facts] if deep else []
     found = (threads_lock(judge, each, deep=False) for each in helpers)
     return next(filter(None, found), None)

@@ -104,6 +104,8 @@ def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
             continue
         if not is_release(judge, function, event) or judge.mine(event):
             continue
+        if judge.under_lock(event) and judge.tests(event):
+            continue  # asked and removed under one lock
         if event.via is not None:
             if not guarded_by_look(judge, function, event):
                 continue

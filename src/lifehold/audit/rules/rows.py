@@ -168,7 +168,10 @@ def looked_for_object(judge: Judge) -> Iterator[Hit]:
             called = event.facts["called"]
             if called.func.attr not in ("put_object", "upload_from_string"):
                 continue
-            of_lock = table_of_locks(function, called.node) or judge.named_lock(function)
+            key = called.keywords.get("Key", called.func.value)
+            of_lock = function.lockish(key) or (
+                "Key" in called.keywords and judge.named_lock(function)
+            )
             if of_lock and CONDITIONS.isdisjoint(called.keywords):
                 yield at(
                     event,

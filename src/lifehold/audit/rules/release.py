@@ -329,7 +329,7 @@ def yield_outside_try(judge: Judge, function: Function) -> Iterator[Hit]:
             if e.line > stmt.lineno
             and not any(f.part == "handler" for f in e.frames)
             and (
-                e.kind in ("unlock", "release")
+                e.kind in ("unlock", "release", "script")
                 or (e.kind in ("unlink", "redis_delete") and e.lockish)
             )
         ]

@@ -84,7 +84,7 @@ MAKES_CLIENT = re.compile(
     r"pipe|client|conn|redis|cache|valkey|^from_|create|make|init", re.IGNORECASE
 )
 CLIENTS = re.compile(r"redis|valkey|cache|client|conn", re.IGNORECASE)
-TIMED_SET = re.compile(r"\.set\([^\n]*\b(ex|px)\s*=|\.p?setex\(")
+TIMED_SET = re.compile(r"\.set\([^\n]*\b(ex|px)\s*=|\.p?setex\(|\.p?expire\(")
 STORES = ("redis", "valkey", "memcach", "cache", "redlock", "setnx", "nx=true")
 # What only a client of a store is asked: its name says no more than that.
 ASKED = re.compile(r"([\w.]+)\.(?:setnx\(|pexpire\(|register_script\(|set\([^()]*\bnx\s*=)")

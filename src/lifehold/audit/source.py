@@ -50,6 +50,7 @@ ACTS = tuple(
         " getmtime st_mtime kazoo lifehold filelock fasteners portalocker acquire("
         " InterProcessLock Process( ProcessPool multiprocessing .exists( os.rename .execute("
         " etcd consul find_one insert_one caches[ memcache zookeeper psutil"
+        " .commit( .save( .expire( .pexpire( put_object( upload_from_string("
     ).split()
 )
 # The same of texts that often mean something else: open(p, "x") and Path.replace(target).

@@ -25,7 +25,7 @@ WAITS = re.compile(
     r"|acquire_timeout|lock_timeout|timeout_sec|max_wait_seconds)$"
 )
 BOUNDS = re.compile(
-    r"timeout|deadline|attempt|retr|tries|elapsed|max_|_max|limit|count|until|expire|stop|shutdown"
+    r"timeout|deadline|attempt|retr|tries|elapsed|max_|_max|limit|(?<!row)count|until|expire|stop|shutdown"
     r"|cancel|running|time\.time|monotonic|is_set|end_time|giveup|give_up|remaining",
     re.IGNORECASE,
 )
@@ -302,7 +302,8 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
                 if event.facts.get("folder"):
                     named = judge.named_lock(function) and words.acquires(function.name)
                     met = met and (removed or named)
-                if not (met or (removed and words.acquires(function.name))):
+                here = gone_here(judge, function, event)
+                if not (met or here or (removed and words.acquires(function.name))):
                     continue
             else:
                 seen = any(e.kind == "exists" and e.key == event.key for e in unit)
@@ -315,6 +316,14 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
                 " crash before it is removed blocks every later run",
             )
             break
+
+
+def gone_here(judge: Judge, function: Function, made: Event) -> bool:
+    """Is it removed in a `finally` of the function that made it: is it held by being there?"""
+    return any(
+        e.kind == "unlink" and e.key == made.key and e.line > made.line and judge.in_finally(e)
+        for e in judge.own(function)
+    )
 
 
 WINDOWS = re.compile(
@@ -390,7 +399,7 @@ def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event |
         if event.kind == "create" and event.facts.get("exclusive") and event.lockish:
             if tried_again(judge, event, loop):
                 return event
-        if event.kind == "redis_lock" and "inside" not in event.facts and exits(loop.body):
+        if event.kind == "redis_lock" and "inside" not in event.facts and ends_by_itself(loop):
             if event.lockish or words.acquires(function.name):
                 return event
         if event.kind in ("take", "acquire") and asked_again(judge, function, event, loop):
@@ -402,6 +411,11 @@ def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event |
             if tried_again(judge, event, loop):
                 return event
     return None
+
+
+def ends_by_itself(loop: ast.While) -> bool:
+    """Does anything in the loop leave it, and no refused job only give way to the next?"""
+    return any(isinstance(n, ast.Return | ast.Break) for s in loop.body for n in nodes(s))
 
 
 def slept(judge: Judge, function: Function, loop: ast.While) -> bool:

@@ -228,7 +228,9 @@ def drops_handle(judge: Judge) -> Iterator[Hit]:
             handle = event.facts["handle_expr"]
             inner = (
                 handle.func.value
-                if isinstance(handle, ast.Call) and isinstance(handle.func, ast.Attribute)
+                if isinstance(handle, ast.Call)
+                and isinstance(handle.func, ast.Attribute)
+                and handle.func.attr == "fileno"
                 else handle
             )
             if isinstance(inner, ast.Call) and opens_file(judge, inner):
@@ -274,7 +276,7 @@ def opens_file(judge: Judge, call: ast.Call) -> bool:
     """`open(path)` or `path.open()`: a file that is closed when nobody has it any more."""
     name = judge.module.dotted(call.func)
     method = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
-    return name in ("open", "io.open", "codecs.open") or (
+    return name in ("open", "io.open", "codecs.open", "os.fdopen") or (
         method and name.partition(".")[0] not in ("os", "gzip", "bz2", "lzma", "webbrowser")
     )
 
@@ -541,12 +543,14 @@ def for_threads_only(judge: Judge) -> Iterator[Hit]:
 OF_THREADS = ("threading.Lock", "threading.RLock", "asyncio.Lock")
 
 
-def threads_lock(judge: Judge, worker: Function) -> tuple[ast.AST, str] | None:
+def threads_lock(
+    judge: Judge, worker: Function, *, deep: bool = True
+) -> tuple[ast.AST, str] | None:
     """Where this function takes a lock between threads, and what that is called."""
     entered: list[tuple[ast.AST, ast.expr]] = [
         (stmt, item.context_expr)
         for stmt, _frames in worker.walked
-        for item in (stmt.items if isinstance(stmt, ast.With) else ())
+        for item in (stmt.items if isinstance(stmt, ast.With | ast.AsyncWith) else ())
     ]
     entered += [(e.site, e.expr) for e in judge.own(worker) if e.kind == "acquire" and e.expr]
     for where, taken in entered:
@@ -558,7 +562,10 @@ def threads_lock(judge: Judge, worker: Function) -> tuple[ast.AST, str] | None:
             isinstance(v, ast.Call) and judge.module.dotted(v.func) in OF_THREADS for v in given
         ):
             return where, name
-    return None
+    deep = deep and any(e.facts["name"] == "asyncio.run" for e in judge.own(worker))
+    helpers = [e.facts["helper"] for e in judge.own(worker) if "helper" in e.facts] if deep else []
+    found = (threads_lock(judge, each, deep=False) for each in helpers)
+    return next(filter(None, found), None)
 
 
 def method_of_process(judge: Judge, node: ast.Call) -> Function | None:

@@ -12,7 +12,7 @@ from ..judge import CLOCK
 from ..model import nodes, text_of
 from ..rule import Hit, at, there
 from .create import denies
-from .leases import spelled_alike
+from .leases import alike, literal, spelled_alike
 from .rows import by_client_clock, renewed_for_anyone
 
 if TYPE_CHECKING:
@@ -204,6 +204,8 @@ def _deletes(judge: Judge, *, cache: bool) -> Iterator[Hit]:
                 continue
             if len(locked) == 1 and event.key not in locked and spelled_alike(event.key, *locked):
                 continue  # LH209 has it
+            if len(locked) == 1 and other_key(event, *locked.values()):
+                continue  # so here
             spans = (there(made, "taken here"),) if made else ()
             yield at(
                 event,
@@ -212,6 +214,21 @@ def _deletes(judge: Judge, *, cache: bool) -> Iterator[Hit]:
                 *spans,
             )
             break
+
+
+def other_key(event: Event, made: Event) -> bool:
+    """Is another key deleted than the function or class takes: by LH209's words?"""
+    near = made.where is event.where or (
+        made.where.within is not None and made.where.within is event.where.within
+    )
+    plain = event.key != made.key and event.lockish and made.lockish
+    return (
+        near
+        and plain
+        and literal(made, made.key)
+        and literal(event, event.key)
+        and alike(event.key, made.key)
+    )
 
 
 def of_cache(event: Event, made: Event | None) -> bool:
@@ -223,8 +240,15 @@ def of_cache(event: Event, made: Event | None) -> bool:
 
 def deletes_lock(judge: Judge, event: Event, locked: dict[str, Event]) -> bool:
     if is_key(judge, event, locked):
+        if event.lockish and judge.in_finally(event) and set_here(judge, event):
+            return True
         return bool(locked) or (words.releases(event.where.name) and event.lockish)
     return False
+
+
+def set_here(judge: Judge, event: Event) -> bool:
+    """Did this very function set the key, by two steps or by one?"""
+    return any(e.kind == "redis_set" and e.key == event.key for e in judge.own(event.where))
 
 
 def watched(judge: Judge, function: Function) -> bool:
@@ -296,7 +320,9 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
             if not renews and not beats(judge, event) and not begins_again(function):
                 continue
             if event.kind != "redis_expire" or not (
-                is_key(judge, event, locked) or made_for_lock(judge, event)
+                is_key(judge, event, locked)
+                or made_for_lock(judge, event)
+                or handed_lock(judge, event)
             ):
                 continue
             if compares_owner(judge, event):
@@ -326,6 +352,16 @@ def beats(judge: Judge, event: Event) -> bool:
         if {"sleep", "wait"} & set(names):
             return True
     return False
+
+
+def handed_lock(judge: Judge, event: Event) -> bool:
+    """Is the key a parameter, and the key of a lock what a caller hands over?"""
+    return event.key.startswith("⟨") and any(
+        each.facts.get("inside") is event and each.lockish
+        for caller in judge.callers(event.where)
+        if caller is not event.where
+        for each in judge.whole(caller)
+    )
 
 
 def made_for_lock(judge: Judge, event: Event) -> bool:

@@ -106,6 +106,8 @@ def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
             continue
         if not is_release(judge, function, event) or judge.mine(event):
             continue
+        if judge.under_lock(event) and judge.tests(event):
+            continue  # asked and removed under one lock
         if event.via is not None:
             if not guarded_by_look(judge, function, event):
                 continue
@@ -329,7 +331,7 @@ def yield_outside_try(judge: Judge, function: Function) -> Iterator[Hit]:
             if e.line > stmt.lineno
             and not any(f.part == "handler" for f in e.frames)
             and (
-                e.kind in ("unlock", "release")
+                e.kind in ("unlock", "release", "script")
                 or (e.kind in ("unlink", "redis_delete") and e.lockish)
             )
         ]
@@ -722,7 +724,7 @@ def refused(judge: Judge, function: Function, event: Event, handler: ast.ExceptH
         return library and any(map(HELD_ELSEWHERE.search, kinds))
     if event.kind == "create":
         return bool(kinds & (REFUSED | {"FileExistsError"}))
-    return bool(kinds & REFUSED)
+    return bool(kinds & REFUSED) or any(map(HELD_ELSEWHERE.search, kinds))
 
 
 def runs_behind(function: Function, block: ast.stmt) -> bool:

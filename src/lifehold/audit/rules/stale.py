@@ -192,11 +192,16 @@ def counts_eperm_as_dead(handler: ast.ExceptHandler) -> bool:
     return False
 
 
+DEAD = re.compile(r"stale|dead|gone|expired|orphan|defunct", re.IGNORECASE)
+
+
 def says_dead(judge: Judge, event: Event, handler: ast.ExceptHandler) -> bool:
     """Does the handler go on as if there were no such process?"""
     if any(isinstance(n, ast.Raise) for stmt in handler.body for n in nodes(stmt)):
         return False
     answers = returned(handler.body)
+    if answers and DEAD.search(event.where.name):
+        return all(is_constant(v, True) for v in answers)
     if answers:
         return all(v is None or (isinstance(v, ast.Constant) and not v.value) for v in answers)
     for each in judge.whole(event.where):

@@ -73,7 +73,7 @@ def anew(folder: str) -> None:
         os.close(os.open(folder, _PLAIN))
 
 
-def hand_back(files: Any, fd: int) -> None:
+def hand_back(files: Files, fd: int) -> None:
     """Give a delegation of our own file back: its client does so before it changes the times."""
     try:
         files.utime(fd)

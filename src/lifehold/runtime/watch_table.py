@@ -21,7 +21,7 @@ else:
     kqueue = fork.later("lifehold.runtime.kqueue", globals())
 
 
-def make_notifier() -> Any:
+def make_notifier() -> Inotify | kqueue.Kqueue:
     """An instance of what this system has. Raises OSError."""
     system: str = sys.platform  # a variable: type checkers would follow one system only
     if system == "linux":
@@ -70,7 +70,9 @@ class WatchedFolder:
         self.content = self.heard = self.alarm = False
         self.names: dict[bytes, dict[PathWatch, None]] = {}
         self.files: dict[bytes, int] = {}
-        self.seen: dict[bytes, Any] = {}  # name -> what it looked like, whether to tell it again
+        self.seen: dict[
+            bytes, tuple[object, bool]
+        ] = {}  # name -> what it looked like, whether to tell it again
         self.pause, self.due = FIRST, NEVER
 
     def told(self, content: bool) -> bool:
@@ -110,7 +112,7 @@ def chance() -> float:
     return clock.now() * 1e5 % 1.0
 
 
-def signature(path: str) -> Any:
+def signature(path: str) -> object:
     """What a change changes, most of the time."""
     try:
         found = os.lstat(path)

@@ -397,11 +397,16 @@ class StoreLock:
         if not grant.handle:
             self.site.give_back(self.name, grant.mark, self.terms.ttl, here=False)
 
-    def _leaves(self, grant: Grant, until: float) -> Callable[[Any], Coroutine[object, None, Any]]:
+    def _leaves(
+        self, grant: Grant, until: float
+    ) -> Callable[[Backend], Coroutine[object, None, Any]]:
         return lambda backend: within(backend, until).release(self.name, grant.mark)
 
     async def _let_go(
-        self, grant: Grant, send: Any, doubt: Exception | None = None
+        self,
+        grant: Grant,
+        send: Callable[..., Coroutine[object, None, object]],
+        doubt: Exception | None = None,
     ) -> Lost | Unknown | None:
         until, over = self.now() + self.site.limit, NEVER
         for _ in range(2):

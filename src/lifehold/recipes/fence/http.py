@@ -27,7 +27,7 @@ from .sql import TABLE, AsyncSqlFence, SqlFence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
     from typing import Any, Protocol
 
     from ...runtime import eventloop
@@ -194,7 +194,7 @@ class FenceASGI:
     ) -> None:
         self._app, self._admission = app, HttpAdmission(name, registry, required, drain)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Any, receive: object, send: Any) -> None:
         admission = self._admission
         name = admission.name_of(scope) if scope["type"] == "http" else None
         if name is None:
@@ -238,7 +238,9 @@ class FenceASGI:
             await signal.wait(left)
 
 
-async def _tell(send: Any, answer: ProblemAnswer) -> None:
+async def _tell(
+    send: Callable[[dict[str, object]], Awaitable[None]], answer: ProblemAnswer
+) -> None:
     headers = [(key.encode(), text.encode()) for key, text in answer.headers]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
@@ -261,7 +263,7 @@ class FenceWSGI:
     ) -> None:
         self._app, self._admission = app, HttpAdmission(name, registry, required, drain)
 
-    def __call__(self, environ: Any, start_response: Any) -> Any:
+    def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Any:
         admission = self._admission
         name = admission.name_of(environ)
         if name is None:
@@ -300,7 +302,7 @@ class FenceWSGI:
             wakeup.wait(left)
 
 
-def _told(start_response: Any, answer: ProblemAnswer) -> list[bytes]:
+def _told(start_response: Callable[..., object], answer: ProblemAnswer) -> list[bytes]:
     start_response(f"{answer.status} {REASONS[answer.status]}", list(answer.headers))
     return [answer.body]
 
@@ -393,19 +395,19 @@ class LeaseAuth:
             _refuse(response.content, self._lease)
 
 
-def _mark(headers: Any, lease: Any) -> None:
+def _mark(headers: MutableMapping[str, str], lease: Carrier | int) -> None:
     check = getattr(lease, "check", None)
     if check is not None:
         check()
     headers[HEADER] = str(token_of(lease, "request"))
 
 
-def _is_refusal(status: int, headers: Any) -> bool:
+def _is_refusal(status: int, headers: Mapping[str, str]) -> bool:
     media = headers.get("content-type", "").partition(";")[0].strip().lower()
     return status == 412 and media == MEDIA
 
 
-def _refuse(body: bytes, lease: Any) -> None:
+def _refuse(body: bytes, lease: Carrier | int) -> None:
     """Raise the StaleToken that a 412 of our type stands for."""
     try:
         told = json.loads(body)
@@ -530,7 +532,7 @@ class AsyncSqlTokens:
         await connection.commit()
 
 
-def check_registry(registry: object) -> Any:
+def check_registry(registry: Registry) -> Registry:
     """Raises InvalidArgument for what has no `admit`."""
     if not callable(getattr(registry, "admit", None)):
         raise InvalidArgument(

@@ -100,7 +100,7 @@ class Node:
         elif self.life.alive:
             call()
 
-    def spawn(self, coro: Coroutine[object, None, Any], *, awaited: bool = False) -> SimulatedTask:
+    def spawn(self, coro: Coroutine[Any, None, object], *, awaited: bool = False) -> SimulatedTask:
         """A task of its present process."""
         life = self.life
         self._count += 1

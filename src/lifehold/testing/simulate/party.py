@@ -210,7 +210,7 @@ class NodeProgram:
         if not life.alive:
             raise ProcessGone
 
-        def back(value: Any) -> None:
+        def back(value: object) -> None:
             if node.life is life:
                 node.run(lambda: answer.set(value))
 

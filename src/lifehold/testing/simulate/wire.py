@@ -213,7 +213,9 @@ class NodeSite(Site):
         for claim in self._held:
             claim.spent = True
 
-    def post(self, make: Callable[[Any], Coroutine[object, None, object]], *, here: bool) -> None:
+    def post(
+        self, make: Callable[[RemoteBackend], Coroutine[object, None, object]], *, here: bool
+    ) -> None:
         if self.life.alive:
             self.node.spawn(self._posted(make))
 

@@ -67,7 +67,7 @@ class SimulatedTask:
 
     def __init__(
         self,
-        coro: Coroutine[Any, Any, Any],
+        coro: Coroutine[Any, None, object],
         run: Callable[[Any], None],
         ended: Callable[[], object],
         awaited: bool,

@@ -22,7 +22,7 @@ from weakref import ref
 
 from ...core.backend import NoReply, Unreachable
 from ...core.deadline import NEVER
-from ...runtime import clock, fork, heartbeat
+from ...runtime import clock, fork, heartbeat, native
 from ...runtime.blocking import ThreadWakeup, finish
 from ..settle import settle
 
@@ -478,8 +478,8 @@ class RedisConnection:
         self.sock, self._data = keep(sock), bytearray()
         self.where: tuple[str, int] | None = None  # of several servers the one that it leads to
         self._encrypted = hasattr(sock, "pending")
-        self.looks: select.poll | None = None  # made once: it has the socket's number
-        if hasattr(select, "poll"):
+        self.looks: select.poll | None = None  # made once; gevent's is of one thread's hub alone
+        if hasattr(select, "poll") and not native.is_replaced():
             self.looks = select.poll()
             self.looks.register(sock, select.POLLIN)
 

@@ -257,7 +257,7 @@ class AsyncLock(LockFace):
         task = current_task()
         block: Any = None
         asker = this_thread.key, task
-        asked: Any = wait
+        asked: object = wait
         if type(asked) is BlockEntry:
             wait, block = asked.wait, asked.block
             if block is None:
@@ -396,7 +396,9 @@ class AsyncLock(LockFace):
         __aenter__ = entering(acquire, "__aenter__")
         __aexit__ = Exit(AsyncBlock)
 
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    def __call__(
+        self, function: Callable[P, Awaitable[R]]
+    ) -> Callable[P, Coroutine[object, None, R]]:
         """Decorator: each call of the coroutine function holds the lock. For others: `Lock`."""
         return decorated.awaiting(function, lambda _, __: self, "AsyncLock", "Lock")
 
@@ -473,7 +475,7 @@ class AsyncAttempt(Bound):
     _refusal = "an attempt cannot be copied or pickled: hand on the lock"
     _kind: type[OfShape] = AsyncOfShape
 
-    def __init__(self, take: Callable[[Any], Awaitable[Any]]) -> None:
+    def __init__(self, take: Callable[[Any], Awaitable[object]]) -> None:
         self._take = take  # acquires, told of a block
         self._blind: list[OfShape] = []
 
@@ -513,7 +515,9 @@ class AsyncReadWriteBlock(Bound):
         self._side, self._wait = side, wait
         self._blind: list[AsyncOfShape] = []
 
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    def __call__(
+        self, function: Callable[P, Awaitable[R]]
+    ) -> Callable[P, Coroutine[object, None, R]]:
         """Decorator: each call of the coroutine function is made in a block of its own."""
         side, wait = self._side, self._wait
         return decorated.awaiting(

@@ -277,12 +277,13 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
         return grounded(self._site, await self._ask(self._site.ground))
 
     async def _state(self, name: str) -> State | None:
-        found: Any = await self._ask(lambda backend: backend.look((name,)))
+        found = await self._ask(lambda backend: backend.look((name,)))
         return found[0] if found else None
 
     async def _seen(self, name: str) -> tuple[Any, ...]:
-        found: Any = await self._ask(lambda backend: self._site.by_session(backend, name))
-        return found  # type: ignore[no-any-return]
+        return await self._ask(  # type: ignore[no-any-return]
+            lambda backend: self._site.by_session(backend, name)
+        )
 
     async def _ask(self, make: Any) -> Any:
         """One question: awaited where the client can be, else by a helper thread."""

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from .core.errors import LifeholdError
     from .local.files import Files
     from .lock import Lease
+
+    OpenFile = IO[Any]  # of text or of bytes, as its mode says
 else:
     fcntl = fork.later("fcntl", globals())
     hashlib = fork.later("hashlib", globals())
@@ -96,7 +98,7 @@ class FileDraft:
             raise
         return self
 
-    def _open(self, *given: Any) -> int:
+    def _open(self, *given: object) -> int:
         """L6  A descriptor that `abandon` closes, whatever comes between two steps."""
         self.fds.extend(map(self.files.open, *((each,) for each in given)))
         return self.fds[-1]
@@ -200,7 +202,7 @@ class FileDraft:
     def _is_ours(self) -> bool:
         """Whether the name of the copy still leads to what was written."""
         try:
-            found: Any = self.files.lstat(self.copy)
+            found = self.files.lstat(self.copy)
         except FileNotFoundError:
             return False
         if self.fd >= 0:
@@ -244,7 +246,7 @@ class FileDraft:
             if error.errno not in _NO_ACL:
                 raise
 
-    def _opened(self, fd: int) -> IO[Any]:
+    def _opened(self, fd: int) -> OpenFile:
         def opener(_: str, __: int) -> int:
             self.fds.remove(fd)  # from then on open() closes it, also when it refuses the encoding
             return fd
@@ -288,7 +290,7 @@ class FileDraft:
 
     def _replace(self) -> None:
         try:
-            now: Any = self.files.lstat(self.path)
+            now = self.files.lstat(self.path)
         except FileNotFoundError:
             now = None
         if _identity(now) != _identity(self.before):
@@ -366,7 +368,7 @@ class FileDraft:
         except Exception as error:  # noqa: BLE001 - nobody is there to be told
             report(error)
 
-    def _close(self, file: IO[Any]) -> None:
+    def _close(self, file: OpenFile) -> None:
         """L9  What a child has in its buffer is its parent's, which writes it itself."""
         if self.writes and self.generation != fork.here():
             nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
@@ -513,7 +515,7 @@ class LockedFile(Bound):
         self._free = [True]  # whoever takes it has the block
         self.lease: Lease | None = None  # while it is held
 
-    def __enter__(self) -> IO[Any]:
+    def __enter__(self) -> OpenFile:
         refuse_second(self._free)
         block = self._block = part()
         entry: Any = BlockEntry(..., block)

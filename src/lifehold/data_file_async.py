@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable
     from types import TracebackType
-    from typing import IO, Any
+    from typing import Any
 
     from .aio import AsyncLease
+    from .data_file import OpenFile
 
 
 class AsyncLockedFile(Bound):
@@ -39,7 +40,7 @@ class AsyncLockedFile(Bound):
         self._free = [True]  # whoever takes it has the block
         self.lease: AsyncLease | None = None  # while it is held
 
-    async def __aenter__(self) -> IO[Any]:
+    async def __aenter__(self) -> OpenFile:
         refuse_second(self._free)
         block = part()
         entry: Any = BlockEntry(..., block)

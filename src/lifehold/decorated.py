@@ -51,7 +51,7 @@ def blocking(
 
 def awaiting(
     function: Callable[P, Awaitable[R]], block: Callable[..., Any], face: str, other: str
-) -> Callable[P, Coroutine[Any, Any, R]]:
+) -> Callable[P, Coroutine[object, None, R]]:
     """The same of a coroutine function; `other`: the decorator for plain ones."""
     refuse_unfit(function, face)
     if not is_coroutine_function(function):

@@ -29,7 +29,7 @@ else:
 
 
 OVERRIDDEN = "lifehold.overridden:follow"  # loaded for a class that needs it
-_known: dict[tuple[type, str], tuple[ref[Any], tuple[object, ...], dict[str, object]]] = {}
+_known: dict[tuple[type, str], tuple[ref[object], tuple[object, ...], dict[str, object]]] = {}
 
 
 def canonical(path: str) -> str:
@@ -58,7 +58,7 @@ class SingletonMeta(ABCMeta):
             )
 
     @property
-    def __signature__(cls) -> Any:
+    def __signature__(cls) -> object:
         """For `help()`: that of `__init__`, not of `__call__`."""
         made = next(vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each))
         _, *parameters = inspect.signature(made).parameters.values()
@@ -66,7 +66,7 @@ class SingletonMeta(ABCMeta):
 
     if not TYPE_CHECKING:  # a class whose calls are of `__init__` for type checkers
 
-        def __call__(cls, *given: Any, singleton: bool = False, **options: Any) -> Any:
+        def __call__(cls, *given: object, singleton: bool = False, **options: object) -> object:
             if singleton is not False:
                 if singleton is not True:
                     kind = type(singleton).__name__
@@ -145,14 +145,14 @@ class DescribedLock:
         given, options = _description(self)
         return remade, (type(self), given, options)
 
-    def __copy__(self) -> Any:
+    def __copy__(self) -> object:
         try:
             given, options = _description(self)
         except TypeError:
             return self  # of a store: it describes the same lock
         return remade(type(self), given, options)
 
-    def __deepcopy__(self, _: object) -> Any:
+    def __deepcopy__(self, _: object) -> object:
         return self.__copy__()
 
 
@@ -182,7 +182,7 @@ def _description(one: Any) -> tuple[tuple[object, ...], dict[str, object]]:
     return given, {**options, "path": one.path}
 
 
-def _the_one(cls: Any, given: tuple[object, ...], options: dict[str, object]) -> Any:
+def _the_one(cls: Any, given: tuple[object, ...], options: dict[str, object]) -> object:
     made = type.__call__(cls, *given, **options)  # checks the arguments too
     made._given = given, {**options, "singleton": True}
     key = (cls, canonical(made.path))
@@ -201,7 +201,10 @@ def _the_one(cls: Any, given: tuple[object, ...], options: dict[str, object]) ->
 
 
 def _refuse_others(
-    cls: Any, path: str, first: tuple[Any, dict[str, object]], now: tuple[Any, dict[str, object]]
+    cls: Any,
+    path: str,
+    first: tuple[object, dict[str, object]],
+    now: tuple[object, dict[str, object]],
 ) -> None:
     defaults = cls.__init__.__kwdefaults__ or {}
     was, asked = ({**defaults, **options} for _, options in (first, now))

@@ -536,7 +536,7 @@ def part() -> Block:
 
 def of_shape(one: Any, kind: type[Block] = OfShape) -> Any:
     """The block that begins with `one`: the one looked up just now, or a blind one."""
-    block: Any = this_thread.begun()
+    block = this_thread.begun()
     if isinstance(block, kind) and block.lease is None and (block.one is one or block.one is None):
         block.one = one
         return block
@@ -574,7 +574,7 @@ class BlockEntry:
 WITH = BlockEntry()
 
 
-def renamed(method: Any, name: str) -> Any:
+def renamed(method: Any, name: str) -> object:
     """A method under another name: in tracebacks and in `help()` too."""
     method.__name__, old = name, method.__name__
     method.__qualname__ = method.__qualname__.removesuffix(old) + name
@@ -582,7 +582,7 @@ def renamed(method: Any, name: str) -> Any:
     return method
 
 
-def entering(acquire: Any, name: str = "__enter__") -> Any:
+def entering(acquire: Any, name: str = "__enter__") -> object:
     """`acquire` under the name that `with` calls: the same code, told that a block begins."""
     made: Any = type(entering)
     made = made(acquire.__code__, acquire.__globals__, name, (WITH,))

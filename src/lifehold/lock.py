@@ -136,7 +136,7 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
             check_options(mode, shared, label)
             _check_options(record, cleanup, exclusive)
         where = (type(path) is str and _paths.get(path)) or lock_path(path)
-        options: dict[str, Any] = {}
+        options: dict[str, object] = {}
         if kind == "auto":
             kind, ttl = registry.choose(where, ttl)
         if strict:
@@ -343,7 +343,7 @@ def refusal(
     if kind is AcquireCancelled:
         reason = "the wait was cancelled; " + (reason or "it is held")
     shown = 0.0 if kind is WouldBlock and waited else waited  # some microseconds are no wait
-    facts: dict[str, Any] = {"name": name, "waited": waited or 0.0}
+    facts: dict[str, object] = {"name": name, "waited": waited or 0.0}
     try:
         if (waited or 0.0) < FIRST_NOTICE:
             holder, waiters = look(mechanism)
@@ -631,7 +631,7 @@ class Lock(LockFace):
             raise words.unknown("acquire()", unknown, ("wait", "cancel"))
         me = this_thread.key if _thread.get_ident is get_ident else asker()
         block: Any = None
-        asked: Any = wait
+        asked: object = wait
         if type(asked) is BlockEntry:
             wait, block = asked.wait, asked.block
             if block is None:

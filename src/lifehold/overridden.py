@@ -40,7 +40,7 @@ def follow(cls: type, enters: list[str]) -> None:
             kind = block.block
             setattr(cls, enter, made[0])
             setattr(cls, leave, Exit(type(kind.__name__, (kind,), _names(made[1], kind))))
-            attempt: Any = cls.attempt  # type: ignore[attr-defined]
+            attempt = cls.attempt  # type: ignore[attr-defined]
             if attempt.__module__.startswith("lifehold."):
                 cls.attempt = made[2]  # type: ignore[attr-defined]
 
@@ -52,7 +52,7 @@ def _names(leave: object, kind: type) -> dict[str, object]:
 def _begun(one: LockFace) -> Block:
     """The block that begins."""
     task, mine = one._task(), _asker(one)
-    block: Any = this_thread.begun()
+    block = this_thread.begun()
     if block is not None and one._in_loop and block.task is not task:
         block = None  # of another task, which has not entered its own yet
     if block is None or block.one is not one or block.lease is not None:
@@ -66,7 +66,7 @@ def _asker(one: LockFace) -> object:
 
 def _given(one: Lock | AsyncLock, block: Block, got: object) -> None:
     """Note the lease that a block took, whatever the method of the class answered."""
-    lease: Any = got if isinstance(got, Holding) else None
+    lease = got if isinstance(got, Holding) else None
     if lease is None or lease._lock is not one:  # of a lock behind it, unless it holds itself
         lease = one.lease or lease
     block.lease = lease
@@ -80,7 +80,7 @@ def _before(one: LockFace) -> dict[Any, int]:
     return {lease: lease._depth for lease in one._all() if lease._key == mine}
 
 
-def _undo(one: LockFace, block: Block, before: dict[Any, int], error: BaseException) -> None:
+def _undo(one: LockFace, block: Block, before: dict[object, int], error: BaseException) -> None:
     """L6  An exception came before the body: what was taken for it is let go."""
     block.lease = None
     mine = _asker(one)

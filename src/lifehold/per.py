@@ -234,7 +234,7 @@ class AsyncPerArguments(PerArguments):
 
         def __call__(  # type: ignore[override]
             self, function: Callable[P, Awaitable[R]]
-        ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+        ) -> Callable[P, Coroutine[object, None, R]]: ...
 
     else:
 
@@ -267,7 +267,7 @@ class AsyncOneSide(OneSide):
 
         def __call__(  # type: ignore[override]
             self, function: Callable[P, Awaitable[R]]
-        ) -> Callable[P, Coroutine[Any, Any, R]]: ...
+        ) -> Callable[P, Coroutine[object, None, R]]: ...
 
     else:
         __call__ = AsyncPerArguments.__call__

@@ -111,7 +111,9 @@ class LeaseGroup:
         return f"<{type(self).__name__} of {', '.join(repr(each.name) for each in self._leases)}>"
 
 
-def locks_of(names: Iterable[Any], make: Callable[..., Any], options: dict[str, Any]) -> list[Any]:
+def locks_of(
+    names: Iterable[object], make: Callable[..., Any], options: dict[str, Any]
+) -> list[Any]:
     """A lock for each name. Raises InvalidArgument for none, and for one file named twice."""
     if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
         raise InvalidArgument(f"give the names in a list: lock_all([{names!r}])")
@@ -279,7 +281,7 @@ class All:
         try:
             for lock, each in parts.items():
                 left = None if until is None else max(0.0, until - clock.now())
-                entry: Any = BlockEntry(left if patience else patience, each)
+                entry = BlockEntry(left if patience else patience, each)
                 lock.acquire(entry, cancel=self._cancel)
             leases = LeaseGroup([parts[lock].lease for lock in self._locks])
             if block is not None:
@@ -318,7 +320,7 @@ class All:
         __exit__ = Exit(OfAll)
 
 
-def held(locks: list[Any]) -> list[Any]:
+def held(locks: list[Any]) -> list[object]:
     """The leases that the asker has of these locks. Raises NotHeld for none."""
     found = [lease for lock in locks if (lease := lock.lease) is not None]
     if not found:
@@ -327,7 +329,7 @@ def held(locks: list[Any]) -> list[Any]:
     return found
 
 
-def let_go(parts: dict[Any, Block], error: BaseException) -> None:
+def let_go(parts: dict[object, Block], error: BaseException) -> None:
     """Not all could be had: those that were taken are let go of."""
     for each in list(parts.values())[::-1]:
         try:
@@ -339,6 +341,6 @@ def let_go(parts: dict[Any, Block], error: BaseException) -> None:
             each.undo(error)  # L6  it may have been interrupted before its lock knew of it
 
 
-def had(parts: dict[Any, Block]) -> list[Any]:
+def had(parts: dict[object, Block]) -> list[object]:
     """The locks that were taken."""
     return [lock for lock, each in parts.items() if each.lease is not None]

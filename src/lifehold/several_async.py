@@ -163,7 +163,9 @@ class AsyncAll:
             raise words.of_try("attempt", unknown)
         return AsyncAllAttempt(lambda entry: self._taken(entry.wait, entry.block))
 
-    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    def __call__(
+        self, function: Callable[P, Awaitable[R]]
+    ) -> Callable[P, Coroutine[object, None, R]]:
         """Decorator: each call of the coroutine function holds all of them."""
         return decorated.awaiting(
             function, lambda _, __: self, "lock_all of lifehold.aio", "lock_all"
@@ -184,7 +186,7 @@ class AsyncAll:
         try:
             for lock, each in parts.items():
                 left = None if until is None else max(0.0, until - clock.now())
-                entry: Any = BlockEntry(left if patience else patience, each)
+                entry = BlockEntry(left if patience else patience, each)
                 await lock.acquire(entry)
             leases = AsyncLeaseGroup([parts[lock].lease for lock in self._locks])
             if block is not None:

@@ -82,7 +82,7 @@ READ_REMEDY = "call `downgrade()` of the write lease, which turns it into a read
 
 def mechanisms(
     path: Any, runtime: Any, kind: str, label: str, mode: int | None, shared: bool, given: Any
-) -> tuple[str, Any, Any]:
+) -> tuple[str, Any, object]:
     """(the name as given, the mechanism of readers, that of writers). Raises InvalidArgument."""
     name = path if isinstance(path, str) else os.fspath(path) if _is_path(path) else path
     where = lock_path(name)
@@ -92,7 +92,7 @@ def mechanisms(
         kind = "soft" if far else "kernel"
         if far and given[0] is None:
             given = (registry.DEFAULT_TTL, *given[1:])
-    options: dict[str, Any] = {"label": label, "mode": mode, "shared": shared}
+    options: dict[str, object] = {"label": label, "mode": mode, "shared": shared}
     if any(each is not None for each in given):
         if kind == "kernel":
             raise InvalidArgument(
@@ -101,7 +101,7 @@ def mechanisms(
             )
         options["terms"] = terms(*given)
     module, _, make = KINDS[kind].partition(":")
-    side: Any = getattr(fork.lazily(module), make)
+    side = getattr(fork.lazily(module), make)
     reads, writes = (side(where, runtime, exclusive=each, **options) for each in (False, True))
     return name, reads, writes
 
@@ -284,7 +284,7 @@ class ReadWriteFace(DescribedLock, metaclass=SingletonMeta):
     """Two sides of one name, and what can be asked without holding either."""
 
     __slots__ = ("__weakref__", "_given", "_reads", "_writes")
-    _side: Callable[..., Any]
+    _side: Callable[..., object]
     _reads: Any
     _writes: Any
     if not TYPE_CHECKING:

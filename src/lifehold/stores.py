@@ -84,7 +84,7 @@ def connect(
     return LeaseStore(where, **options)
 
 
-def several(url: Any, quorum: Any, options: dict[str, Any]) -> str:
+def several(url: object, quorum: Any, options: dict[str, object]) -> str:
     """The URL in place of several ones, which become an option. Raises InvalidArgument."""
     if url is not None:
         raise InvalidArgument("connect() takes a URL, or quorum=[URL, URL, URL], and not both")
@@ -97,7 +97,7 @@ def several(url: Any, quorum: Any, options: dict[str, Any]) -> str:
     return QUORUM_URL
 
 
-def refuse_strange(options: dict[str, Any]) -> None:
+def refuse_strange(options: dict[str, object]) -> None:
     """Raises UnknownArgument for what a store of files is not made with."""
     if strange := {key: options[key] for key in options if key not in OF_FOLDER}:
         raise words.unknown("a store of files", strange, OF_FOLDER)
@@ -187,9 +187,9 @@ class FileStoreFace:
         """The file of a lock."""
         return os.path.join(self.folder, lock_names.file_of(name))
 
-    def _options(self, given: dict[str, Any], *, leased: bool = True) -> dict[str, Any]:
+    def _options(self, given: dict[str, object], *, leased: bool = True) -> dict[str, Any]:
         """The store's own, under those of the call."""
-        usual: dict[str, Any] = {"label": self.label, "shared": self.shared}
+        usual: dict[str, object] = {"label": self.label, "shared": self.shared}
         if leased:
             usual["kind"] = self.kind
             if self.ttl is not None:
@@ -402,7 +402,7 @@ class LeaseStoreFace:
     def __hash__(self) -> int:
         return hash(id(self._site))
 
-    def _mechanism(self, name: Any, given: dict[str, Any], **shape: Any) -> Any:
+    def _mechanism(self, name: Any, given: dict[str, Any], **shape: object) -> Any:
         ttl, heartbeat, margin = (given.pop(key, None) for key in ("ttl", "heartbeat", "margin"))
         lease = opening.lease_terms(self.ttl if ttl is None else ttl, heartbeat, margin)
         label = label_of(given.pop("label", self.label))
@@ -436,12 +436,12 @@ class LeaseStoreFace:
         self,
         kind: Any,
         name: str,
-        options: dict[str, Any],
+        options: dict[str, object],
         wait: float | None,
         cancel: Cancel | None,
         max_hold: float | None,
         reentrant: bool,
-        **shape: Any,
+        **shape: object,
     ) -> Any:
         """A lock of this kind over a name of the store."""
         notify = options.pop("notify", None)
@@ -454,7 +454,7 @@ class LeaseStoreFace:
         self,
         kind: Any,
         name: str,
-        options: dict[str, Any],
+        options: dict[str, object],
         wait: float | None,
         cancel: Cancel | None,
         max_hold: float | None,
@@ -485,7 +485,7 @@ def label_of(given: object) -> str:
     return given
 
 
-def refuse_more(kind: object, given: dict[str, Any], shape: dict[str, Any]) -> None:
+def refuse_more(kind: object, given: dict[str, object], shape: dict[str, object]) -> None:
     """What a session lock has not, and other kinds. Raises InvalidArgument."""
     if kind != "session":
         raise InvalidArgument(

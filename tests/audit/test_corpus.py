@@ -16,6 +16,12 @@ Python, 1.00 (20/20) and 0.80 (20/25) for shell, 1.00 (31/31) and 0.79 (31/39) f
 classes were mended then (R 0.78 for Python), and the others a version later: it is not unseen any
 more. `ps_dash_p_check` asks LH304 of a script that also judges by the number: left.
 `forms` are other spellings of the classes that were mended then: helpers, pathlib, suppress, SQL.
+`own` was labelled before the rules were run on it, by one who had read them: that is not unseen.
+Python's came in five lots, each mended by before the next was written. First runs: P 0.86 R 0.62,
+1.00 and 0.76, 0.95 and 0.93, 1.00 and 0.74 (harder on purpose), 0.94 and 0.84; shell 0.96 and 0.93;
+JavaScript in two lots, 0.90 and 0.88, 0.94 and 0.76. Then thirteen codes were made a "maybe" of
+what stands in a snippet, and one snippet, which hands a locked file on with purpose, was taken out.
+What is missed is left in.
 """
 
 from __future__ import annotations
@@ -94,8 +100,8 @@ def marked(path: Path) -> list[Snippet]:
 def snippets(language: str, half: str) -> list[Snippet]:
     if half in ("second", "third"):
         return marked(BLIND / f"{language}_{2 if half == 'second' else 3}.txt")
-    if half == "forms":
-        return marked(CORPUS / f"{language}_forms.txt")
+    if half in ("forms", "own"):
+        return marked(CORPUS / f"{language}_{half}.txt")
     blind = BLIND / f"{language}.txt"
     text = (blind if half == "blind" else CORPUS / f"{language}_{half}.txt").read_text()
     found = []
@@ -189,6 +195,9 @@ REACHED = {
     ("python", "forms"): (1.0, 1.0),
     ("shell", "forms"): (1.0, 1.0),
     ("javascript", "forms"): (1.0, 1.0),
+    ("python", "own"): (1.0, 0.97),
+    ("shell", "own"): (1.0, 1.0),
+    ("javascript", "own"): (1.0, 1.0),
 }
 
 
@@ -202,7 +211,7 @@ def test_the_rules_reach_what_they_reached_before(language, half):
 
 
 if __name__ == "__main__":
-    for half in (*HALVES, "blind", "second", "third", "forms"):
+    for half in (*HALVES, "blind", "second", "third", "forms", "own"):
         for language in SUFFIX:
             result = score(language, half)
             print(f"{half} {language}: {result}")

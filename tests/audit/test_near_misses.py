@@ -11,6 +11,125 @@ from lifehold.audit.judge import Judge
 from lifehold.audit.model import Module
 
 CLEAN = {
+    "what a client answered is no client": """
+from datetime import datetime
+def is_locked(self, name):
+    held = self.s3.meta.client.head_object(Bucket=self.bucket, Key=name)
+    until = held.get("ObjectLockRetainUntilDate")
+    if until and until > datetime.now(until.tzinfo):
+        return True
+    return False
+import redis
+""",
+    "an acquire that is told to raise": """
+import fcntl
+class LockFile:
+    def acquire(self, raise_if_fail=False):
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError:
+            if raise_if_fail:
+                raise
+            return False
+    def owner(self):
+        try:
+            self.acquire(raise_if_fail=True)
+        except OSError:
+            return self.read()
+        self.work()
+""",
+    "a lock between threads is armed, and then waited for": """
+import threading
+wait = threading.Lock()
+def get(queue):
+    while not queue:
+        wait.acquire(blocking=False)
+        wait.acquire()
+    return queue.pop()
+""",
+    "a queue that is put to asks no store for a lock": """
+import os
+def _get_root(q, lock):
+    folder = os.getcwd()
+    while True:
+        if os.path.isdir(folder + "/.hg"):
+            q.put(folder)
+            break
+        folder = os.path.dirname(folder)
+        if folder == "/":
+            return False
+""",
+    "the parent's number is kept, to be asked later": """
+import os, signal
+LOCK = "x.lock"
+def handler(signum, frame, parentpid=os.getpid()):
+    if os.getpid() == parentpid:
+        os._exit(2)
+signal.signal(signal.SIGTERM, handler)
+os.kill(os.getppid(), 0)
+""",
+    "a recipe that is handed its client listens to nothing": """
+from kazoo.exceptions import CancelledError
+class Election:
+    def __init__(self, client, path):
+        self.lock = client.Lock(path, "me")
+""",
+    "a class of the project locks a companion": """
+from pathlib import Path
+from app.util import FileLock
+CACHE = "vars.json"
+def read():
+    p = Path(CACHE)
+    with FileLock(CACHE, timeout=5), p.open("r") as f:
+        try:
+            return parse(f)
+        except ValueError:
+            p.unlink()
+""",
+    "made and looked for under a lock that is made elsewhere": """
+import json
+from filelock import FileLock
+class Locked:
+    def __init__(self, folder):
+        self.guard = FileLock(folder / "guard.lock")
+        self.lock_data = folder / "lock.json"
+    def acquire(self, me):
+        with self.guard:
+            if self.lock_data.exists():
+                return False
+            self.lock_data.write_text(me)
+            return True
+    def release(self, me):
+        with self.guard:
+            if self.lock_data.read_text() == me:
+                self.lock_data.unlink()
+""",
+    "a held job gives way to the next": """
+def worker(queue, redis):
+    while True:
+        job = queue.get()
+        if not redis.set(f"lock:{job.id}", "1", nx=True, ex=60):
+            continue
+        handle(job)
+""",
+    "a first value is set where there is none": """
+def settings(redis):
+    redis.set("config:lock_timeout", 30, nx=True)
+    return int(redis.get("config:lock_timeout"))
+""",
+    "loop for a stale lock alone, and a held one is an error": """
+import os
+def acquire(path):
+    while True:
+        try:
+            with open(path, "x") as file:
+                return file.write("%d" % os.getpid())
+        except FileExistsError:
+            if holder_lives(path):
+                raise RuntimeError(path)
+            take_aside(path)
+""",
     "long work behind the release": """
 import redis, time
 r = redis.Redis()

@@ -95,6 +95,16 @@ def test_an_exclusive_writer_is_told_as_one(path, opened, mode):
     assert answer.holder.evidence.endswith(words)
 
 
+@pytest.mark.parametrize("mode", ["delete"], indirect=True)
+def test_the_first_writer_of_a_new_database_is_told_as_one(path, opened):
+    os.truncate(path, 0)
+    writer = opened(*COMMIT)
+    answer = who(path, path)
+    assert (answer.state, answer.holder.pid_here, answer.family) == (HELD, writer, "sqlite")
+    assert "rollback mode" in answer.holder.lock
+    assert os.path.getsize(path) == 0
+
+
 @pytest.mark.parametrize("mode", ["wal"], indirect=True)
 def test_a_database_and_its_shared_memory_are_one_lock(path, opened):
     writer = opened(*WRITE)

@@ -146,7 +146,8 @@ def statement(function: Function, event: Event, lock: str) -> str:
     stmt = event.facts.get("statement")
     if lock.startswith(("import ", "from ")):
         return lock
-    if event.kind == "other" and isinstance(stmt, ast.Assign) and stmt.value is event.site:
+    made = event.kind in ("other", "library_lock")
+    if made and isinstance(stmt, ast.Assign) and stmt.value is event.site:
         return f"{ast.unparse(stmt.targets[0])} = {lock}"
     if isinstance(function.node, ast.AsyncFunctionDef):
         lock = re.sub(r"^(Lock)\(", r"Async\1(", lock)

@@ -11,8 +11,23 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any
 
-from .model import Called, Class, Frames, Function, Module, calls_in, heads, text_of
-from .words import stands_for
+from . import libraries
+from .libraries import CLIENT, client_of, speaks_of_memcache
+from .model import (
+    BY_KERNEL,
+    OF_LIBRARY,
+    Called,
+    Class,
+    Frames,
+    Function,
+    Module,
+    by_kernel,
+    calls_in,
+    heads,
+    path_of,
+    text_of,
+)
+from .words import acquires, stands_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,15 +35,6 @@ if TYPE_CHECKING:
 LEVELS = 3  # how deep helpers are opened
 MOST = 300  # events of one function, with its helpers
 PARAMETER = re.compile(r"⟨(\w+)⟩")
-CACHES = re.compile(
-    r"(redis|cache|client|conn|^rc$|^r$|^rdb$|pipe|^cli$|memcach|^mc$|^kv$|^db$|rds|lock|^p$)",
-    re.IGNORECASE,
-)
-CLIENTS = re.compile(r"redis|valkey|cache|client|conn", re.IGNORECASE)
-STORES = ("redis", "valkey", "memcach", "cache", "redlock", "setnx", "nx=true")
-# What only a client of a store is asked: its name says no more than that.
-ASKED = re.compile(r"([\w.]+)\.(?:setnx\(|pexpire\(|register_script\(|set\([^()]*\bnx\s*=)")
-CLIENT = "a client"  # of Redis, behind a wrapper; no name of Python
 STARTS = re.compile(
     r"create_time|starttime|boot_id|\bbtime|start_ticks|/cmdline|\.cmdline\(|pidfd_|proc_start"
     r"|process_start|/stat\b|pid_start|NSpid"
@@ -175,6 +181,8 @@ class Reader:
             known = {"helper": helper, "called": called, "statement": stmt, "name": name}
             out.append(Event("call", node, name, frames, function, facts=known))
             return
+        if name.startswith("aiofiles.os"):
+            name = name.replace("aiofiles.ospath", "os.path").removeprefix("aiofiles.")
         wrapped = stands_for(name)
         if wrapped:
             name, called = wrapped, unwrapped(called, wrapped)
@@ -408,9 +416,12 @@ def _of_path(kind: str) -> Callable[[Function, Called, str], Made]:
 
 
 def _mkdir(function: Function, called: Called, name: str) -> Made:
-    if name == "os.mkdir":
-        path = _argument(called, 0, "path")
-    elif isinstance(called.func, ast.Attribute) and name != "os.makedirs":
+    if name in ("os.mkdir", "os.makedirs"):
+        path = _argument(called, 0, "path" if name == "os.mkdir" else "name")
+        made = name == "os.mkdir" or (acquires(function.name) and function.lockish(path))
+        if "exist_ok" in called.keywords or len(called.args) > 2 or not made:
+            return ("other", None, {})
+    elif isinstance(called.func, ast.Attribute):
         path = called.func.value
         if _truth(called.keywords.get("exist_ok")) is not None and called.keywords:
             return ("other", None, {})
@@ -440,16 +451,56 @@ def _flock(function: Function, called: Called, name: str) -> Made:
         return None
     flags = {text for text in function.texts(how) if text.startswith(("LOCK_", "LK_"))}
     parts = {piece for text in flags for piece in text.split("_")}
+    if name.startswith("portalocker"):
+        named = {"EXCLUSIVE": "EX", "SHARED": "SH", "NON_BLOCKING": "NB", "UNBLOCK": "UN"}
+        parts |= {named[text] for text in function.texts(how) if text in named}
     facts = {
         "handle_expr": handle,
         "nonblocking": "NB" in parts or any("NBLCK" in f or "NBRLCK" in f for f in flags),
         "shared": "SH" in parts and "EX" not in parts,
         "posix": name.endswith("lockf"),
         "windows": name.startswith("msvcrt"),
-        "from_parameter": not flags,
+        "from_parameter": not parts,
     }
-    unlocks = ("UN" in parts and not parts & {"EX", "SH"}) or "LK_UNLCK" in flags
+    unlocks = (
+        name.endswith(".unlock")
+        or ("UN" in parts and not parts & {"EX", "SH"})
+        or "LK_UNLCK" in flags
+    )
     return ("unlock" if unlocks else "flock"), handle, facts
+
+
+def _library_lock(function: Function, called: Called, name: str) -> Made:
+    """`FileLock(path)`, and what else locks a file by the kernel."""
+    path = path_of(called.node) if by_kernel(function.module, name) else None
+    if path is None or not (OF_LIBRARY.search(name) or function.lockish(path)):
+        return None  # a class of the project may lock a companion of what it is given
+    return "library_lock", path, {}
+
+
+def _run(function: Function, called: Called, name: str) -> Made:
+    path = libraries.run_under_flock(function, called)
+    if path is not None:
+        return "library_lock", path, {}
+    number = libraries.asked_by_command(function, called)
+    return ("alive", number, {}) if number is not None else None
+
+
+def _process(function: Function, called: Called, name: str) -> Made:
+    """`psutil.Process(pid)`, which raises for a number that nobody has."""
+    if not called.args or not libraries.asks_number_alone(function.module):
+        return None
+    return "alive", called.args[0], {}
+
+
+def _take(key_of: Callable[[Function, Called], ast.expr | None]) -> Callable[..., Made]:
+    """A request to a store that gives a key to one alone."""
+
+    def read(function: Function, called: Called, name: str) -> Made:
+        key = key_of(function, called)
+        return ("take", key, {}) if key is not None else None
+
+    return read
 
 
 def _kill(function: Function, called: Called, name: str) -> Made:
@@ -490,37 +541,6 @@ def _redis_exists(function: Function, called: Called, name: str) -> Made:
     return _redis("key_exists")(function, called, name)
 
 
-@functools.lru_cache(4)
-def _speaks_of_stores(module: Module) -> bool:
-    return any(word in module.lower for word in STORES)
-
-
-@functools.lru_cache(4)
-def _asked(module: Module) -> frozenset[str]:
-    """The names that are clients of a store by what is asked of them."""
-    return frozenset(ASKED.findall(module.text))
-
-
-def client_of(function: Function, called: Called) -> bool:
-    """Does this look like a client of Redis, memcached or a cache?"""
-    if not isinstance(called.func, ast.Attribute):
-        return False
-    if text_of(called.func.value) == CLIENT:
-        return True
-    if not _speaks_of_stores(function.module):
-        return False
-    owner = called.func.value
-    if isinstance(owner, ast.Call):
-        owner = owner.func
-    if text_of(owner) in _asked(function.module):
-        return True
-    last = text_of(owner).rpartition(".")[2] or getattr(owner, "attr", "")
-    if CACHES.search(last.strip("_")):
-        return True
-    made = function.values(owner.id) if isinstance(owner, ast.Name) else []
-    return len(made) == 1 and any(CLIENTS.search(text) for text in function.texts(made[0]))
-
-
 def _redis(kind: str) -> Callable[[Function, Called, str], Made]:
     def read(function: Function, called: Called, name: str) -> Made:
         if not called.args or not client_of(function, called):
@@ -547,6 +567,9 @@ def _set(function: Function, called: Called, name: str) -> Made:
         ttl = called.args[2]
     timed = ttl is not None and _truth(ttl) is not False
     exclusive = nx is not None and _truth(nx) is not False
+    xx = given.get("xx")
+    if not exclusive and timed and xx is not None and _truth(xx) is not False:
+        return "redis_expire", key, {"client": text_of(called.func), "writes": True}
     facts: dict[str, Any] = {"nx": exclusive, "timed": timed, "ttl": ttl, "value": value}
     facts["client"] = text_of(called.func)
     return ("redis_lock" if exclusive else "redis_set"), key, facts
@@ -580,11 +603,14 @@ def _setnx(function: Function, called: Called, name: str) -> Made:
 def _add(function: Function, called: Called, name: str) -> Made:
     """`cache.add(key, value, timeout)` of Django and memcached."""
     owner = text_of(called.func).lower()
-    if len(called.args) < 2 or "cache" not in owner.rpartition(".")[0]:
+    memcached = speaks_of_memcache(function.module)
+    named = "cache" in owner.rpartition(".")[0] or (memcached and client_of(function, called))
+    if len(called.args) < 2 or not named:
         return None
-    ttl = _argument(called, 2, "timeout") or called.keywords.get("time")
+    ttl = _argument(called, 2, "timeout")
+    for name in ("time", "expire", "ttl", "exptime"):
+        ttl = ttl or called.keywords.get(name)
     forever = isinstance(ttl, ast.Constant) and ttl.value in (None, 0)
-    memcached = "memcache" in function.module.lower or "pymemcache" in function.module.lower
     timed = not forever and (ttl is not None or not memcached)
     facts: dict[str, Any] = {"nx": True, "timed": timed, "cache": True, "value": called.args[1]}
     facts["ttl"] = ttl
@@ -596,7 +622,8 @@ def _delete(function: Function, called: Called, name: str) -> Made:
     if not called.args or not client_of(function, called):
         return None
     owner = text_of(called.func).lower().rpartition(".")[0]
-    return "redis_delete", called.args[0], {"cache": "cache" in owner, "client": owner}
+    cache = "cache" in owner or speaks_of_memcache(function.module)
+    return "redis_delete", called.args[0], {"cache": cache, "client": owner}
 
 
 def _make_lock(function: Function, called: Called, name: str) -> Made:
@@ -661,12 +688,22 @@ NAMED: dict[str, Callable[[Function, Called, str], Made]] = {
     "os.replace": _second("write", rename=True),
     "shutil.move": _second("write", rename=True),
     "os.mkdir": _mkdir,
-    "os.makedirs": lambda f, c, n: ("other", None, {}),
+    "os.makedirs": _mkdir,
     "fcntl.flock": _flock,
     "fcntl.lockf": _flock,
     "msvcrt.locking": _flock,
+    "portalocker.lock": _flock,
+    "portalocker.unlock": _flock,
+    "django.core.files.locks.lock": _flock,
+    "django.core.files.locks.unlock": _flock,
+    **dict.fromkeys(libraries.RUNS, _run),
     "os.kill": _kill,
     "psutil.pid_exists": _first("alive"),
+    "psutil.pids": lambda f, c, n: ("alive", None, {}),
+    "psutil.Process": _process,
+    "os.system": _run,
+    "os.popen": _run,
+    "weakref.finalize": _second("at_exit"),
     "time.sleep": _sleep,
     "asyncio.sleep": _sleep,
     "trio.sleep": _sleep,
@@ -719,11 +756,19 @@ METHODS: dict[str, Callable[[Function, Called, str], Made]] = {
     "lock": _make_lock,
     "acquire": _acquire,
     "release": _release,
+    **dict.fromkeys(("execute", "fetchval", "scalar", "fetchrow"), _take(libraries.taken_row)),
+    "transaction": _take(lambda f, c: libraries.taken_in_transaction(c)),
+    "put_if_not_exists": _take(lambda f, c: c.args[0] if c.args else None),
+    "put": _take(lambda f, c: libraries.taken_for_session(c)),
+    "create": _take(libraries.taken_node),
+    "insert_one": _take(libraries.taken_document),
+    "put_item": _take(lambda f, c: libraries.taken_item(c)),
 }
 TAILS: dict[str, Callable[[Function, Called, str], Made]] = {
     "pid_exists": _first("alive"),
     "DaemonContext": lambda f, c, n: ("fork", None, {}),
     "daemonize": lambda f, c, n: ("fork", None, {}),
+    **dict.fromkeys(("Lock", "RLock", "LockFile", *BY_KERNEL), _library_lock),
 }
 
 

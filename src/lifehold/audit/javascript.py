@@ -29,7 +29,8 @@ HINTS = re.compile(
 )
 ACTS = re.compile(
     rb"existsSync|pathExists|unlink|rmSync|rmdir|mkdir|openSync|writeFile|process\.kill|setnx|setNX"
-    rb"|['\"]NX['\"]|\bNX:|\.del\(|\.expire\(|fs\.rm\(|\.open\(|['\"`]wx|O_EXCL|symlink"
+    rb"|['\"]NX['\"]|\bNX:|\.del\(|[eE]xpire\(|fs\.rm\(|\.open\(|['\"`]wx|O_EXCL|symlink"
+    rb"|kill -0|ps -p"
 )
 FUNCTIONS = frozenset(
     "function_declaration function_expression arrow_function method_definition"
@@ -53,6 +54,7 @@ KINDS = {
     "rmSync": "unlink",
     "rmdir": "unlink",
     "rmdirSync": "unlink",
+    "remove": "unlink",
     "removeSync": "unlink",
     "rimraf": "unlink",
     "mkdir": "mkdir",
@@ -80,6 +82,12 @@ KINDS = {
     "futimes": "touch",
     "futimesSync": "touch",
     "kill": "alive",
+    **dict.fromkeys(
+        "isRunning pidIsRunning isPidRunning pidExists processExists isProcessRunning"
+        " isProcessAlive isPidAlive".split(),
+        "alive",
+    ),
+    **dict.fromkeys("exec execSync execFileSync spawnSync".split(), "command"),
     "setnx": "setnx",
     "setNX": "setnx",
     "set": "set",
@@ -98,6 +106,7 @@ NX = re.compile(r"['\"]NX['\"]|\bNX\s*:\s*true|\bnx\s*:\s*true")
 ENDS = re.compile(r"['\"](EX|PX|EXAT|PXAT)['\"]|\b(EX|PX|ex|px|expiration|ttl)\b\s*:")
 CLIENT = re.compile(r"redis|client|cache|\bkv\b|valkey|conn", re.IGNORECASE)
 OF_FILES = re.compile(r"fs|promises|file|dir", re.IGNORECASE)
+BY_COMMAND = re.compile(r"\bkill\b[\s'\",\[]+-0\b|\bps\b[\s'\",\[]+-p\b")
 FILES = frozenset("exists stat unlink mkdir link open write read touch create".split())
 
 
@@ -312,8 +321,12 @@ class Source:
             if not name.endswith("Sync") and owner and not OF_FILES.search(owner):
                 return None
             target = given[1] if kind == "create" and "link" in name else target
+        elif kind == "alive" and name != "kill":
+            kind = "" if name in self.named or owner else kind  # a library's
         elif kind == "alive":
             kind = "alive" if owner == "process" and [*map(text_of, given[1:2])] == ["0"] else ""
+        elif kind == "command":
+            kind = "alive" if BY_COMMAND.search(" ".join(map(text_of, given))) else ""
         elif kind == "on":
             kind = "on" if owner == "process" and len(given) > 1 else ""
         elif not CLIENT.search(owner):

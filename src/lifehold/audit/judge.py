@@ -8,14 +8,25 @@ from typing import TYPE_CHECKING
 
 from . import words
 from .events import Event, Reader
-from .model import Frame, Function, Module, calls_in, leaves, nodes, text_of
+from .model import (
+    Frame,
+    Function,
+    Module,
+    by_kernel,
+    calls_in,
+    leaves,
+    maker_of,
+    nodes,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 CLOCK = re.compile(r"\b(time\.time|time|now|utcnow|monotonic|today|getctime)\b")
 AGED = re.compile(
-    r"mtime|ctime|\bage\b|created|timestamp|acquired_at|started|locked_at|expire|expir|heartbeat"
+    r"mtime|ctime|\bage\b|(^|_)age(_|$)|^ts$|_ts$|created"
+    r"|timestamp|acquired_at|started|locked_at|expire|expir|heartbeat"
     r"|stale|_at$|lock_time",
     re.IGNORECASE,
 )
@@ -135,6 +146,9 @@ class Judge:
                 frame.kind == "while" and frame.part == "else"
             ):
                 found.append((frame, frame.node.test))
+            elif frame.subject is not None:
+                asked = (frame.subject, getattr(frame.node, "guard", None))
+                found += [(frame, each) for each in asked if each is not None]
         return found
 
     def says(self, function: Function, node: ast.AST, levels: int = 2) -> set[str]:
@@ -144,7 +158,7 @@ class Judge:
             found |= {function.module.dotted(call.func)}
             helper = self.reader.callee(function, self.module.called(call))
             if helper is None and isinstance(call.func, ast.Attribute):
-                helper = self._by_name(call.func.attr)
+                helper = self.method_named(call.func.attr)
             if helper is not None and levels > 0:
                 for stmt in helper.body:
                     found |= {text_of(n) or getattr(n, "attr", "") for n in nodes(stmt)}
@@ -156,7 +170,7 @@ class Judge:
         found.discard("")
         return found
 
-    def _by_name(self, name: str) -> Function | None:
+    def method_named(self, name: str) -> Function | None:
         """The one method of this name among the classes of the module: `record.is_stale()`."""
         found = [c.methods[name] for c in self.module.classes.values() if name in c.methods]
         return found[0] if len(found) == 1 else None
@@ -298,6 +312,19 @@ class Judge:
             return bool(kinds) and kinds <= {"exists", "key_exists"}
         return any(e.site is calls[0] and e.kind == "exists" for e in self.own(function))
 
+    def under_lock(self, event: Event) -> bool:
+        """Does it happen in the `with` of a lock between processes, made elsewhere or here?"""
+        for frame in event.frames:
+            for item in frame.node.items if frame.kind == "with" else ():
+                where, given = self.where_of(frame, event), item.context_expr
+                made = maker_of(where, given)
+                name = self.module.dotted(made.func) if made is not None else ""
+                if name.partition(".")[0] in ("threading", "asyncio", "multiprocessing"):
+                    continue
+                if by_kernel(self.module, name) or words.speaks_of_lock(text_of(given)):
+                    return True
+        return False
+
     def handled_by(self, event: Event) -> list[ast.ExceptHandler]:
         """The handlers of the innermost `try` whose body holds the event."""
         for frame in reversed(event.frames):
@@ -329,15 +356,29 @@ class Judge:
             self._unit[group] = []
             for member in members:
                 for event in self.whole(member):
-                    if event.kind == "flock":
+                    if event.kind in ("flock", "library_lock"):
                         self._unit[group].append(event)
         found: dict[str, Event] = {}
         for event in self._unit[group]:
             if event.facts.get("windows"):
                 continue
-            for opened in self.handles(event):
-                found.setdefault(opened.key, event)
+            for opened in [event] if event.kind == "library_lock" else self.handles(event):
+                for key in (opened.key, *self._also_known(opened)):
+                    found.setdefault(key, event)
         return found
+
+    def _also_known(self, opened: Event) -> list[str]:
+        """The attributes that hold the path that was opened: `self.path = path; open(path)`."""
+        group = opened.where.within
+        if group is None or opened.key.startswith("self."):
+            return []
+        return [
+            f"self.{name}"
+            for name, given in group.attributes.items()
+            if len(given) == 1
+            and given[0][1] is opened.where
+            and opened.where.key(given[0][0]) == opened.key
+        ]
 
     def handles(self, event: Event) -> list[Event]:
         """Which calls opened what this event locks; through a helper, by the caller's argument."""
@@ -371,7 +412,7 @@ class Judge:
         return found
 
     def has_flock(self, events: Iterable[Event]) -> bool:
-        return any(event.kind == "flock" for event in events)
+        return any(event.kind in ("flock", "library_lock") for event in events)
 
 
 FILE_ACTS = frozenset("create write unlink read exists open age stat touch alive".split())

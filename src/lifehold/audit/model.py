@@ -9,6 +9,7 @@ Nothing here calls itself without a bound: nesting of any depth is walked by a s
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from . import words
@@ -23,6 +24,7 @@ SAME = frozenset(
     " os.path.realpath os.path.expanduser os.path.normpath os.path.expandvars os.fsencode"
     " os.fsdecode int open io.open contextlib.closing closing".split()
 )
+JOINS = frozenset("Path pathlib.Path PurePath pathlib.PurePath".split())
 SAME_METHODS = frozenset(
     "fileno resolve absolute expanduser as_posix encode decode strip rstrip __fspath__".split()
 )
@@ -33,6 +35,14 @@ WRAPPERS = frozenset(
 HANDS_ON = frozenset(
     "asyncio.to_thread anyio.to_thread.run_sync trio.to_thread.run_sync run_in_threadpool".split()
 )
+# Classes that lock a file by the kernel: its path is their first argument.
+BY_KERNEL = frozenset(
+    "FileLock UnixFileLock AsyncFileLock AsyncUnixFileLock InterProcessLock"
+    " InterProcessReaderWriterLock".split()
+)
+OF_LIBRARY = re.compile(r"(^|[._])(filelock|fasteners|portalocker|zc|process_lock)\b")
+PATHS = ("lock_file", "filename", "path", "name")
+TELLS_PATH = frozenset("lock_file _lock_file path _path filename lockfile".split())
 LEAVES = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -44,6 +54,7 @@ class Frame(NamedTuple):
     node: Any  # the statement, whose blocks have the names of its own class
     part: str  # then, else; body, handler, finally
     handler: ast.ExceptHandler | None = None
+    subject: ast.expr | None = None  # what a `match` looks at; its node is the case
 
 
 Frames = tuple[Frame, ...]
@@ -130,14 +141,19 @@ def _refusals(stmt: ast.If) -> Frames:
 
 def _carry_out(stack: list[tuple[Iterator[ast.stmt], Frames]], frames: Frames) -> None:
     """What a `with` or the body of a `try` found out, and left for, holds behind it too."""
-    if not stack:
+    place = len(stack) - 1
+    while place >= 0 and frames[: len(stack[place][1])] != stack[place][1]:
+        if stack[place][1][-1].kind != "try" or frames[-1].part == "then":
+            return
+        place -= 1  # a handler of the same `try` is not behind it
+    if place < 0:
         return
-    block, outer = stack[-1]
+    block, outer = stack[place]
     inner = frames[len(outer) :]
     if inner and (inner[0].kind == "with" or (inner[0].kind, inner[0].part) == ("try", "body")):
         if len(inner) > 1 and all(frame.kind == "if" for frame in inner[1:]):
             if inner[0].kind == "with" or frames[-1:] != outer[-1:]:
-                stack[-1] = (block, (*outer, *inner[1:]))
+                stack[place] = (block, (*outer, *inner[1:]))
 
 
 def blocks(stmt: ast.stmt) -> list[tuple[list[ast.stmt], Frame]]:
@@ -162,7 +178,7 @@ def blocks(stmt: ast.stmt) -> list[tuple[list[ast.stmt], Frame]]:
             (stmt.finalbody, Frame("try", stmt, "finally")),
         ]
     if isinstance(stmt, ast.Match):
-        return [(case.body, Frame("match", stmt, "body")) for case in stmt.cases]
+        return [(c.body, Frame("match", c, "body", None, stmt.subject)) for c in stmt.cases]
     return []
 
 
@@ -175,7 +191,7 @@ def heads(stmt: ast.stmt) -> list[ast.AST]:
     if isinstance(stmt, ast.With | ast.AsyncWith):
         return [item.context_expr for item in stmt.items]
     if isinstance(stmt, ast.Match):
-        return [stmt.subject]
+        return [stmt.subject, *[case.guard for case in stmt.cases if case.guard is not None]]
     if isinstance(stmt, ast.Try | ast.TryStar | ast.ClassDef | FunctionNode):
         return []
     return [stmt]
@@ -255,6 +271,22 @@ class Class:
             ):
                 self.attributes.setdefault(stmt.target.id, []).append((stmt.value, None))
 
+    def call_properties(self) -> None:
+        """Read `self.stale` as the call that it is, where a property finds something out."""
+        asking = {f"self.{name}" for name, method in self.methods.items() if method.finds_out}
+        if not asking:
+            return
+        for method in self.methods.values():
+            for stmt in method.body:
+                for node in ast.walk(stmt):
+                    for name, value in ast.iter_fields(node):
+                        if isinstance(value, ast.Attribute) and text_of(value) in asking:
+                            setattr(node, name, called_so(value))
+                        elif isinstance(value, list):
+                            for place, each in enumerate(value):
+                                if isinstance(each, ast.Attribute) and text_of(each) in asking:
+                                    value[place] = called_so(each)
+
     def method(self, name: str) -> Function | None:
         """By name, of this class or of a parent in the same module."""
         seen: set[str] = set()
@@ -313,6 +345,21 @@ class Function:
         """As people name it."""
         name = self.name or "the module"
         return f"{self.within.name}.{name}" if self.within else name
+
+    @property
+    def answer(self) -> ast.expr | None:
+        """What a function returns that does nothing else."""
+        last = self.body[-1] if self.body and len(self.body) <= 2 else None
+        return last.value if isinstance(last, ast.Return) else None
+
+    @property
+    def finds_out(self) -> bool:
+        """A property that tests something, and is no mere name for a value."""
+        if not any(name.endswith("property") for name in self.decorators):
+            return False
+        kinds = ast.If | ast.Try | ast.Compare | ast.Return
+        asks = [n for s in self.body for n in ast.walk(s) if isinstance(n, kinds)]
+        return any(not isinstance(n, ast.Return) or denied(n.value) for n in asks)
 
     @property
     def decorators(self) -> list[str]:
@@ -395,7 +442,8 @@ class Function:
         if isinstance(node, ast.Constant):
             return node.value if isinstance(node.value, str) else repr(node.value)
         if isinstance(node, ast.Attribute):
-            return f"{self.key(node.value, below)}.{node.attr}"
+            told = self._path_in(node) if node.attr in TELLS_PATH else None
+            return self.key(told, below) if told else f"{self.key(node.value, below)}.{node.attr}"
         if isinstance(node, ast.Await | ast.NamedExpr):
             return self.key(node.value, below)
         if isinstance(node, ast.Call):
@@ -415,12 +463,22 @@ class Function:
             f"<{type(node).__name__} {getattr(node, 'lineno', 0)}.{getattr(node, 'col_offset', 0)}>"
         )
 
+    def _path_in(self, node: ast.Attribute) -> ast.expr | None:
+        """The path that `lock.lock_file` tells, where the lock is made here by its library."""
+        made = maker_of(self, node.value)
+        if made is None or not by_kernel(self.module, self.module.dotted(made.func)):
+            return None
+        return path_of(made)
+
     def _key_of_call(self, node: ast.Call, below: int) -> str:
         name = self.module.dotted(node.func)
         if name in SAME and node.args:
-            return self.key(node.args[0], below)
+            parts = node.args if name in JOINS else node.args[:1]
+            return "/".join([self.key(each, below) for each in parts])
         if name == "os.path.join":
             return "/".join(self.key(each, below) for each in node.args)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "joinpath":
+            return "/".join(self.key(each, below) for each in (node.func.value, *node.args))
         if isinstance(node.func, ast.Attribute) and node.func.attr in SAME_METHODS:
             return self.key(node.func.value, below)
         given = [self.key(each, below) for each in node.args]
@@ -458,6 +516,14 @@ class Function:
                             seen.add(part.attr)
                             for value, where in owner.attributes.get(part.attr, [])[:4]:
                                 queue.append((value, where or scope, depth - 3))
+                            told = owner.methods.get(part.attr)
+                            if told is not None and told.answer is not None:
+                                queue.append((told.answer, told, depth - 3))
+                elif isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
+                    helper = self.module.functions.get(part.func.id)
+                    if helper is not None and helper not in seen and helper.answer is not None:
+                        seen.add(helper)
+                        queue.append((helper.answer, helper, depth - 3))
         return found
 
     def lockish(self, node: ast.AST | None) -> bool:
@@ -477,8 +543,11 @@ class Function:
             alone = inner.attr.lower().strip("_") in words.GENERIC
             return alone and words.speaks_of_lock(names.get(text_of(inner.value), ""))
         if isinstance(inner, ast.Name) and inner.id.lower() in words.GENERIC:
-            owner = self.within.name if self.within else ""
-            return words.speaks_of_lock(self.name) or words.speaks_of_lock(owner)
+            if self.within is None:
+                return words.speaks_of_lock(self.name)
+            kept = [name for name, given in self.within.attributes.items()
+                    if any(w is self and text_of(v) == inner.id for v, w in given)]  # fmt: off
+            return any(map(words.speaks_of_lock, (self.name, self.within.name, *kept)))
         return False
 
 
@@ -489,6 +558,58 @@ def captured(pattern: ast.pattern) -> Iterator[str]:
             yield node.name
         elif isinstance(node, ast.MatchMapping) and node.rest:
             yield node.rest
+
+
+def by_kernel(module: Module, name: str) -> bool:
+    """Is this the constructor of a library whose lock is the kernel's?"""
+    root, _, last = name.rpartition(".")
+    if last in module.classes:
+        return False
+    if last in BY_KERNEL:
+        return True
+    if last in ("Lock", "RLock"):
+        return root.partition(".")[0] == "portalocker"
+    return name == "zc.lockfile.LockFile"
+
+
+def path_of(node: ast.Call) -> ast.expr | None:
+    """The path that such a constructor is given."""
+    if node.args:
+        return None if isinstance(node.args[0], ast.Starred) else node.args[0]
+    return next((each.value for each in node.keywords if each.arg in PATHS), None)
+
+
+def maker_of(function: Function, owner: ast.AST | None) -> ast.Call | None:
+    """The call that made an object, through one local name or attribute to the next."""
+    for _ in range(6):
+        if isinstance(owner, ast.Await):
+            owner = owner.value
+        if isinstance(owner, ast.Call):
+            return owner
+        if isinstance(owner, ast.Name):
+            values = function.values(owner.id)
+            owner = values[0] if len(values) == 1 else None
+        elif (
+            isinstance(owner, ast.Attribute)
+            and text_of(owner).startswith(("self.", "cls."))
+            and function.within
+        ):
+            given = function.within.attributes.get(owner.attr, [])
+            made = [value for value, _ in given if isinstance(value, ast.Call)]
+            owner = made[0] if len(made) == 1 else None
+        else:
+            return None
+    return None
+
+
+def denied(node: ast.expr | None) -> bool:
+    """`not f(x)`, `a and b`: a truth that is worked out."""
+    return isinstance(node, ast.UnaryOp | ast.BoolOp)
+
+
+def called_so(node: ast.Attribute) -> ast.Call:
+    """A property as a call of its method, in the place where it stands."""
+    return ast.copy_location(ast.Call(node, [], []), node)
 
 
 def followed(value: ast.expr) -> bool:
@@ -517,6 +638,9 @@ class Module:
         self.top = Function(self, tree)
         self.every.append(self.top)
         self._open(self.top, None)
+        if "property" in text:
+            for group in self.classes.values():
+                group.call_properties()
 
     def _read_imports(self, tree: ast.Module) -> None:
         stack: list[ast.AST] = [tree]

@@ -49,12 +49,15 @@ ACTS = tuple(
         " setnx nx= redis Redis cache.add( cache.set( advisory getpid put_item FileLock update_item"
         " getmtime st_mtime kazoo lifehold filelock fasteners portalocker acquire("
         " InterProcessLock Process( ProcessPool multiprocessing .exists( os.rename .execute("
-        " etcd consul"
+        " etcd consul find_one insert_one caches[ memcache zookeeper psutil"
+        " .commit( .save( .expire( .pexpire( put_object( upload_from_string("
     ).split()
 )
 # The same of texts that often mean something else: open(p, "x") and Path.replace(target).
 ACTS_CLOSELY = (
     re.compile(rb"open\(.{0,200}?['\"]x[bt+]{0,2}['\"]", re.DOTALL),
+    re.compile(rb"""\b(ps|kill)['", ]+-[p0]"""),
+    re.compile(rb"\.set\([^\n]*\b(?:ex|px)="),
     re.compile(rb"mode\s*=\s*['\"]x[bt+]{0,2}['\"]"),
     re.compile(rb"\.replace\((?:[^,()]|\([^()]*\))*\)"),
 )

@@ -26,7 +26,7 @@ AFTER_PID = frozenset("file path filename fname name dir location".split())
 # What a path is called by a class that has one alone: there the class's own name speaks.
 GENERIC = frozenset(
     "path fname filename file name key file_path filepath file_name target fn p f fd fp handle"
-    " dirname folder where location dir".split()
+    " dirname folder where location dir place pathname full_path fullpath abspath".split()
 )
 PACKAGES = re.compile(
     r"(poetry|pipfile|uv|pdm|package-lock|yarn|cargo|gemfile|composer|pixi|conda|flake|mix|podfile"

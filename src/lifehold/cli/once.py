@@ -147,7 +147,7 @@ class Once:
         except FileNotFoundError:
             return None  # by somebody's hand
 
-    def _run(self, lease: Lease, run: Any, account: Any) -> int:
+    def _run(self, lease: Lease, run: Any, account: object) -> int:
 
         if self.build is None:
             return self._runs(lease, run, account, OnceHold)
@@ -243,7 +243,7 @@ class OnceHold(LockedCommand):
         self,
         lease: Lease,
         command: list[str],
-        given: dict[str, Any],
+        given: dict[str, object],
         report: RunReport,
         run: OnceRun,
         spool: int,
@@ -253,7 +253,7 @@ class OnceHold(LockedCommand):
         self.once, self.spool, self._put = run, spool, put
         self.until = self.care.until
         self.asked_to_end = self.lent = False
-        self.facts: dict[str, Any] = {}
+        self.facts: dict[str, object] = {}
         self.terminal = self.care.terminal = Terminal()
         self.terminal.decide()
         self.stdout = os.dup(1)
@@ -431,7 +431,7 @@ ONCE_LOST, ENDED, FORGOTTEN, ERROR = "lost", "ended", "forgotten", "error"
 class OnceReport:
     """The account of one call. `waited`: seconds until CMD ran or it was clear that it does not."""
 
-    def __init__(self, name: str, path: str, given: dict[str, Any]) -> None:
+    def __init__(self, name: str, path: str, given: dict[str, object]) -> None:
         self.name, self.path, self.given = name, path, given
         self._asked_at = clock.now()
         self.waited: float | None = None
@@ -461,7 +461,7 @@ class OnceReport:
         outcome: str,
         code: int,
         *,
-        facts: dict[str, Any] | None = None,
+        facts: dict[str, object] | None = None,
         number: int | None = None,
         text: str = "",
     ) -> int:

@@ -608,7 +608,7 @@ class RunReport:
         say(json.dumps(told), prefix="")
 
 
-def _lock(lock: CommandLock, lease: Lease | None) -> dict[str, Any]:
+def _lock(lock: CommandLock, lease: Lease | None) -> dict[str, object]:
     return {
         "name": lock._name,
         "path": lock.path,

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
+    OpenFile = IO[Any]  # of text or of bytes, as its mode says
+
 __all__ = [
     "LOCK_EX",
     "LOCK_NB",
@@ -132,7 +134,7 @@ exceptions = SimpleNamespace(
 # ---- a file that is open already
 
 
-def lock(file: Any, flags: LockFlags | int) -> None:
+def lock(file: object, flags: LockFlags | int) -> None:
     """flock(2) on an open file, an object with `fileno()` or a descriptor.
 
     Without `NON_BLOCKING` it waits in the kernel, as long as it takes. Raises AlreadyLocked,
@@ -147,7 +149,7 @@ def lock(file: Any, flags: LockFlags | int) -> None:
         raise kind(error, str(error), fh=file) from error
 
 
-def unlock(file: Any) -> None:
+def unlock(file: object) -> None:
     """Let it go. Raises OSError."""
     files.HOST.flock(_number(file), files.LOCK_UN)
 
@@ -250,7 +252,7 @@ class OpenedFileLock(LockBase[IO[Any]]):
     Raises AlreadyLocked, LockException; OSError when the file cannot be opened.
     """
 
-    fh: IO[Any] | None = None
+    fh: OpenFile | None = None
 
     def __init__(
         self,
@@ -273,14 +275,14 @@ class OpenedFileLock(LockBase[IO[Any]]):
         self.flags = flags
         self.raise_on_release_error = raise_on_release_error
         self.file_open_kwargs = file_open_kwargs
-        self._held: list[tuple[IO[Any], Lease]] = []
+        self._held: list[tuple[OpenFile, Lease]] = []
 
     def acquire(
         self,
         timeout: float | None = None,
         check_interval: float | None = None,
         fail_when_locked: bool | None = None,
-    ) -> IO[Any]:
+    ) -> OpenFile:
         """The open file, locked. The same one while this object holds it."""
         blocking = not self.flags & LOCK_NB
         if timeout is not None and blocking:
@@ -308,7 +310,7 @@ class OpenedFileLock(LockBase[IO[Any]]):
         why = f"{self.filename!r} is replaced by another file whenever it is locked"
         raise AlreadyLocked(BaseLockException.LOCK_FAILED, why)
 
-    def _taken(self, wait: float | None) -> IO[Any] | None:
+    def _taken(self, wait: float | None) -> OpenFile | None:
         """Open and lock: the file; None when the path leads to another one by now."""
         file = self._get_fh()
         try:
@@ -325,18 +327,18 @@ class OpenedFileLock(LockBase[IO[Any]]):
         file.close()
         return None
 
-    def _get_fh(self) -> IO[Any]:
+    def _get_fh(self) -> OpenFile:
         """For a subclass: what is locked."""
         return open(self.filename, self.mode, **self.file_open_kwargs)
 
-    def _prepare_fh(self, fh: IO[Any]) -> IO[Any]:
+    def _prepare_fh(self, fh: OpenFile) -> OpenFile:
         """For a subclass: what is done first with the file that was locked."""
         if self.truncate:
             fh.seek(0)
             fh.truncate(0)
         return fh
 
-    def _still(self) -> IO[Any] | None:
+    def _still(self) -> OpenFile | None:
         """The file, while this object holds it; what was lost or is a parent's is forgotten."""
         for entry in list(self._held):
             if entry[1].held:
@@ -366,19 +368,19 @@ class OpenedFileLock(LockBase[IO[Any]]):
             self._undo(self._held, error)
             raise
 
-    def _is_taken_out(self, entry: tuple[IO[Any], Lease]) -> bool:
+    def _is_taken_out(self, entry: tuple[OpenFile, Lease]) -> bool:
         try:
             self._held.remove(entry)  # L5  one atomic step
         except ValueError:
             return False  # by another thread
         return True
 
-    def _undo(self, entries: list[tuple[IO[Any], Lease]], error: BaseException) -> None:
+    def _undo(self, entries: list[tuple[OpenFile, Lease]], error: BaseException) -> None:
         """L6  Interrupted: nobody comes back to what is held."""
         for _, lease in list(entries):
             lease._lock._undo(lease._grant, error)
 
-    def _ended(self, file: IO[Any], lease: Lease) -> None:
+    def _ended(self, file: OpenFile, lease: Lease) -> None:
         """Write out, unlock, close."""
         failed: list[Exception] = []
         for end in (lease.release, file.close):
@@ -432,7 +434,7 @@ class RLock(OpenedFileLock):
         timeout: float | None = None,
         check_interval: float | None = None,
         fail_when_locked: bool | None = None,
-    ) -> IO[Any]:
+    ) -> OpenFile:
         """The open file, locked. The same one while this object holds it."""
         if self._still() is None:
             self._acquire_count = 0  # L9  a parent's
@@ -489,7 +491,7 @@ class TemporaryFileLock(OpenedFileLock):
         )
         _temporary.add(self)
 
-    def _ended(self, file: IO[Any], lease: Lease) -> None:
+    def _ended(self, file: OpenFile, lease: Lease) -> None:
         try:
             if lease.held and lease.exclusive and _fh_matches_path(file, self.filename):
                 with suppress(FileNotFoundError):
@@ -507,12 +509,12 @@ def _unlink_the_rest() -> None:
         each._dropped()
 
 
-def _fh_matches_path(fh: IO[Any], filename: str) -> bool:
+def _fh_matches_path(fh: OpenFile, filename: str) -> bool:
     """Whether the path leads to the open file still (L1). Raises OSError."""
     return OpenFileLock(fh, BLOCKING).is_at(filename)
 
 
-def _lease(file: IO[Any], flags: LockFlags, wait: float | None) -> Lease:
+def _lease(file: OpenFile, flags: LockFlags, wait: float | None) -> Lease:
     """The lock of a file that was opened for it. Raises AlreadyLocked, LockException."""
     try:
         _check(flags)

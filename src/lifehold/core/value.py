@@ -26,7 +26,7 @@ def value(cls: type[T]) -> type[T]:
     """The class as an immutable tuple of its annotated fields, in their order."""
     fields = tuple(cls.__dict__.get("__annotations__", {}))  # noqa: RUF063 - only its own
     defaults = {name: cls.__dict__[name] for name in fields if name in cls.__dict__}
-    body: dict[str, Any] = {
+    body: dict[str, object] = {
         name: item
         for name, item in cls.__dict__.items()
         if name not in fields and name not in ("__dict__", "__weakref__")
@@ -43,7 +43,7 @@ def value(cls: type[T]) -> type[T]:
     return made  # type: ignore[no-any-return]
 
 
-def _constructor(name: str, fields: tuple[str, ...], defaults: dict[str, Any]) -> Any:
+def _constructor(name: str, fields: tuple[str, ...], defaults: dict[str, Any]) -> object:
     """`__new__` with the fields as its parameters: MOULDS[n] under other names.
 
     To compile source at each import, as dataclasses do, was a tenth of what `lifehold run` did.
@@ -110,7 +110,7 @@ class _Value(tuple):  # type: ignore[type-arg]
     """What every value can do. A value is compared by class and content, never ordered."""
 
     __slots__ = ()
-    _defaults: ClassVar[dict[str, Any]] = {}
+    _defaults: ClassVar[dict[str, object]] = {}
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and tuple.__eq__(self, other)
@@ -128,16 +128,16 @@ class _Value(tuple):  # type: ignore[type-arg]
         pairs = zip(type(self).__match_args__, self, strict=True)  # type: ignore[attr-defined]
         return f"{type(self).__name__}({', '.join(f'{name}={item!r}' for name, item in pairs)})"
 
-    def __getnewargs__(self) -> tuple[Any, ...]:
+    def __getnewargs__(self) -> tuple[object, ...]:
         return tuple(self)
 
 
-def replace(record: T, **changes: Any) -> T:
+def replace(record: T, **changes: object) -> T:
     """A copy of a value with some fields changed."""
     return type(record)(**(as_dict(record) | changes))
 
 
-def as_dict(record: object) -> dict[str, Any]:
+def as_dict(record: object) -> dict[str, object]:
     """The fields of a value by name."""
     assert isinstance(record, _Value)
     return dict(zip(type(record).__match_args__, record, strict=True))  # type: ignore[attr-defined]

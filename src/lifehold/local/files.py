@@ -81,7 +81,7 @@ def hand_back(files: Any, fd: int) -> None:
         pass  # it is not ours any more, or may not be written: who asks for that is told
 
 
-def _load_statx() -> Any:
+def _load_statx() -> object:
     """The call, what takes its answer, and its errno; None where there is no statx(2)."""
     if sys.platform != "linux":
         return None
@@ -297,7 +297,7 @@ def chmod(folder: str, mode: int) -> None:
 opened: Callable[..., int] = native.bound(fork.descriptor, os.open)
 
 
-CALLS: dict[str, Any] = {
+CALLS: dict[str, object] = {
     "anchor": anchor,
     "open": opened,
     "close": os.close,

@@ -248,7 +248,7 @@ class LockFile:
         self.last = 0  # that token
         self.looks = 0  # by lstat, until a cheaper look is worth its making (local/files.py)
         self.glance: Any = None
-        self.words: Any = (0,) * 18
+        self.words = (0,) * 18
         self.device = 0  # as that look spells it
 
     def glimpsed(self) -> bool:

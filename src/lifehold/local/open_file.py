@@ -290,7 +290,7 @@ def _descriptor(file: object) -> int:
     if isinstance(file, int) and not isinstance(file, bool):
         return file
     try:
-        number: object = file.fileno()  # type: ignore[attr-defined]
+        number = file.fileno()  # type: ignore[attr-defined]
     except (AttributeError, ValueError, OSError) as error:
         raise InvalidArgument(
             f"file must be an open file or the number of a descriptor, not {file!r}: for a path "

@@ -316,7 +316,7 @@ def read(content: bytes) -> ParsedRecord:
     version = line[len(MAGIC) :].partition(b",")[0]
     newer = version.isdigit() and len(version) < 10 and int(version) > VERSION
     try:
-        found: Any = loads(line)
+        found = loads(line)
         given, ground = found.get("ttl"), found.get("ground")
         sane = type(given) in (float, int) and 0 < given <= LONGEST_TTL
         ttl = float(given) if sane else None

@@ -90,7 +90,7 @@ class RecordFile(LockFile):
         """
         self.table, self.generation, self.key = table, CLOSED, ""
         self.let_go: Callable[[Any], object] | None = None
-        self.mutex: Any = RLock()  # reentrant: a signal handler may release while we renew
+        self.mutex = RLock()  # reentrant: a signal handler may release while we renew
         if opened is None and not fork.page[0]:
             fork.catch_up()
         with fork.gate:
@@ -212,7 +212,7 @@ class RecordFile(LockFile):
         return True
 
     # The names are bound early: at interpreter exit module globals are gone before the last one is.
-    def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+    def close(self, _gate: object = fork.gate, _fork: Any = fork) -> None:
         """Let go and close. Safe to repeat; in a forked child it does nothing."""
         if self.generation != _fork.generation:
             return
@@ -235,7 +235,7 @@ class RecordFile(LockFile):
             if entered:
                 self.mutex.release()
 
-    def shut(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+    def shut(self, _gate: object = fork.gate, _fork: object = fork) -> None:
         """Close the descriptor, which frees the witness."""
         LockFile.close(self, _gate, _fork)
 
@@ -304,7 +304,7 @@ def look(
         with fork.gate:
             began = fork.generation
             try:
-                opened: Any = [files.open(path, wished), write, began]
+                opened = [files.open(path, wished), write, began]
             except FileNotFoundError:
                 return None
             except OSError:

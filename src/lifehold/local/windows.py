@@ -261,7 +261,7 @@ class WindowsFiles(Files):
     def __init__(self, kernel32: Any, last_error: Callable[[], int]) -> None:
         super().__init__()
         self._kernel32, self._last_error = kernel32, last_error
-        self._ctypes: Any = fork.lazily("ctypes")
+        self._ctypes = fork.lazily("ctypes")
 
         class Overlapped(self._ctypes.Structure):  # type: ignore[misc, name-defined]
             """Where in the file."""
@@ -274,13 +274,13 @@ class WindowsFiles(Files):
                 ("hEvent", self._ctypes.c_void_p),
             )
 
-        self._overlapped: Any = Overlapped
+        self._overlapped = Overlapped
         # BY_HANDLE_FILE_INFORMATION: attributes, three times (two words each), volume serial, size
         # high and low, links, index high and low.
-        self._information: Any = self._ctypes.c_uint32 * 13
-        self._identity: Any = self._ctypes.c_uint64 * 3  # FILE_ID_INFO: volume, 128 bits of file
+        self._information = self._ctypes.c_uint32 * 13
+        self._identity = self._ctypes.c_uint64 * 3  # FILE_ID_INFO: volume, 128 bits of file
 
-    def _at(self, offset: int) -> Any:
+    def _at(self, offset: int) -> object:
         return self._ctypes.byref(self._overlapped(Offset=offset))
 
     def open(self, path: str, flags: int, mode: int = 0o666) -> int:
@@ -399,7 +399,7 @@ class WindowsFiles(Files):
 
 def host() -> WindowsFiles:
     """The real kernel32."""
-    ctypes: Any = fork.lazily("ctypes")
+    ctypes = fork.lazily("ctypes")
     kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
     word, pointer, yes = ctypes.c_uint32, ctypes.c_void_p, ctypes.c_int
     calls = {

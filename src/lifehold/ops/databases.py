@@ -62,18 +62,18 @@ def answer(name: str, path: str, fd: int, files: ForeignFiles) -> LockAnswer | N
     `fd`: of the path, open for reading.
     """
     database = path.removesuffix("-shm")
-    if database == path and not _header(fd).startswith(MAGIC):
+    header = _header(fd) if database == path else _header_at(database)
+    if database == path and header and not header.startswith(MAGIC):
         return None
     on_database = _lines(database, files)
+    if not header.startswith(MAGIC) and not _is_new(header, on_database):
+        return None
     on_log = _lines(f"{database}-shm", files)
     if any(line.kind == POSIX and line.pid == os.getpid() for line in (*on_database, *on_log)):
         return None  # to open and close one of them would drop the locks of this very process
     if any(line.kind not in (POSIX, OFD) for line in on_database):
         return None  # flock(2): another tool locks it as any other file
-    header = _header(fd) if database == path else _header_at(database)
     wal = header[MODES] == WAL
-    if not header.startswith(MAGIC):
-        return None
     found = _roles(on_database, on_log if wal else [], wal)
     if process.namespace("pid") != INITIAL_PID_NAMESPACE and not EXCLUDES & set(found):
         _add_unseen(found, database, wal)
@@ -93,6 +93,19 @@ def answer(name: str, path: str, fd: int, files: ForeignFiles) -> LockAnswer | N
     if not holders:
         return told
     return replace(told, state=HELD, holder=holders[0], others=tuple(holders[1:]))
+
+
+def _is_new(header: bytes, lines: list[KernelLine]) -> bool:
+    """A database that its first writer has not written yet: no byte in it, and SQLite's locked."""
+    last = PENDING + LENGTH - 1
+    return (
+        not header
+        and bool(lines)
+        and all(
+            int(line.start) >= PENDING and line.end.isdecimal() and int(line.end) <= last
+            for line in lines
+        )
+    )
 
 
 def to_wait_for(path: str) -> list[ByteRange]:

@@ -352,7 +352,7 @@ def _refuse_no_store(url: str) -> None:
         )
 
 
-def _reached(url: str, ask: Callable[[], Any]) -> Any:
+def _reached(url: str, ask: Callable[[], object]) -> Any:
     try:
         return ask()
     except (Unreachable, NoReply) as error:

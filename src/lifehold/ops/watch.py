@@ -276,7 +276,7 @@ def read(path: str) -> Config:
         raise InvalidArgument(f"'{printable(path)}': {error.text}") from None
 
 
-def of(given: dict[str, Any]) -> Config:
+def of(given: dict[str, object]) -> Config:
     """The same from its tables as a dict."""
     wrong = sorted(set(given) - set(READERS))
     if wrong:
@@ -291,7 +291,7 @@ def _refused(key: str, what: str, told: object) -> InvalidArgument:
     return InvalidArgument(f"{key} is {what}, not {printable(repr(told))}")
 
 
-def _time(key: str, told: Any) -> float:
+def _time(key: str, told: object) -> float:
     if isinstance(told, str) and told[-1:] in UNITS and told[:-1].replace(".", "", 1).isdigit():
         return float(told[:-1]) * UNITS[told[-1]]
     if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < 1e9:
@@ -299,21 +299,21 @@ def _time(key: str, told: Any) -> float:
     raise _refused(key, "a length of time: seconds or '30s', '5m', '1h', '2d'", told)
 
 
-def _interval(key: str, told: Any) -> float:
+def _interval(key: str, told: object) -> float:
     found = _time(key, told)
     if found < 1:
         raise _refused(key, "a second or longer", told)
     return found
 
 
-def _count(key: str, told: Any) -> int:
+def _count(key: str, told: object) -> int:
     if type(told) is int and 0 <= told < 10_000:
         return told
     raise _refused(key, "a number of runs, 0 for never", told)
 
 
-def _one_of(*words: str) -> Callable[[str, Any], str]:
-    def reader(key: str, told: Any) -> str:
+def _one_of(*words: str) -> Callable[[str, object], str]:
+    def reader(key: str, told: object) -> str:
         if told in words:
             return str(told)
         raise _refused(key, f"one of {', '.join(words)}", told)
@@ -321,13 +321,13 @@ def _one_of(*words: str) -> Callable[[str, Any], str]:
     return reader
 
 
-def _words(key: str, told: Any) -> tuple[str, ...]:
+def _words(key: str, told: object) -> tuple[str, ...]:
     if isinstance(told, list) and told and all(isinstance(each, str) and each for each in told):
         return tuple(told)
     raise _refused(key, "a list of texts", told)
 
 
-def _folders(key: str, told: Any) -> tuple[str, ...]:
+def _folders(key: str, told: object) -> tuple[str, ...]:
     found = _words(key, told)
     for each in found:
         if not os.path.isabs(each):
@@ -335,13 +335,13 @@ def _folders(key: str, told: Any) -> tuple[str, ...]:
     return found
 
 
-def _path(key: str, told: Any) -> str:
+def _path(key: str, told: object) -> str:
     if isinstance(told, str) and os.path.isabs(told):
         return told
     raise _refused(key, "an absolute path", told)
 
 
-def _url(key: str, told: Any) -> str:
+def _url(key: str, told: object) -> str:
     """L11  It may be a secret as a whole, so what is wrong is said without it."""
     from urllib.parse import urlsplit
 
@@ -365,14 +365,14 @@ def _url(key: str, told: Any) -> str:
     return str(told)
 
 
-def _address(key: str, told: Any) -> str:
+def _address(key: str, told: object) -> str:
     host, _, port = str(told).rpartition(":")
     if isinstance(told, str) and host and port.isdigit() and int(port) < 1 << 16:
         return told
     raise _refused(key, "HOST:PORT, for example '127.0.0.1:9467'", told)
 
 
-READERS: dict[str, Callable[[str, Any], Any]] = {
+READERS: dict[str, Callable[[str, object], Any]] = {
     "folders": _folders,
     "every": _interval,
     "stale": _one_of(ALERT, CLEAR, IGNORE),
@@ -519,7 +519,7 @@ def _post(url: str, body: bytes, connections: list[Any]) -> None:
     """
 
     def kept(kind: Any) -> Callable[..., Any]:
-        def make(*args: Any, **terms: Any) -> Any:
+        def make(*args: object, **terms: object) -> object:
             connections.append(kind(*args, **terms))
             return connections[-1]
 
@@ -537,7 +537,7 @@ def _post(url: str, body: bytes, connections: list[Any]) -> None:
         """A redirected POST arrives as a GET without its content: it would be told to nobody."""
 
         def redirect_request(
-            self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str
+            self, req: object, fp: Any, code: int, msg: str, headers: object, newurl: str
         ) -> None:
             fp.close()
             raise OSError(f"the server redirects ({code}), which is not told: use the final URL")

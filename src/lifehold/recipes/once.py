@@ -71,13 +71,13 @@ def once(
 
 def once(
     name: Name | Callable[..., Name],
-    fn: Callable[[], Any] | None = None,
+    fn: Callable[[], object] | None = None,
     *,
     keep: float | None | EllipsisType = ...,
     keep_failure: float | None = 0.0,
-    unless: Callable[[], Any] | None = None,
+    unless: Callable[[], object] | None = None,
     dump: Callable[[Any], bytes] | None = None,
-    load: Callable[[bytes], Any] | None = None,
+    load: Callable[[bytes], object] | None = None,
     limit: int = LIMIT,
     **options: Any,
 ) -> Any:
@@ -101,7 +101,7 @@ def once(
     """
     codec = Codec(dump, load, limit)
 
-    def rules(of: Any) -> OnceRules:
+    def rules(of: object) -> OnceRules:
         return OnceRules(of, keep, keep_failure, unless, codec, options)
 
     if fn is None:
@@ -110,7 +110,7 @@ def once(
     return _once(rules(name), fn)
 
 
-def _once(rules: OnceRules, fn: Callable[[], Any]) -> Any:
+def _once(rules: OnceRules, fn: Callable[[], object]) -> object:
     if rules.unless is not None and (said := rules.unless()):
         return said
     seen, result = rules.arrive()
@@ -118,7 +118,7 @@ def _once(rules: OnceRules, fn: Callable[[], Any]) -> Any:
         return rules.value(result)
     lock = named(Lock, rules)
     block = part()
-    begins: Any = BlockEntry(block=block)
+    begins = BlockEntry(block=block)
     try:
         answer = _let_in(rules, lock.acquire(begins), seen, fn)
     finally:
@@ -133,7 +133,7 @@ def _once(rules: OnceRules, fn: Callable[[], Any]) -> Any:
     return answer
 
 
-def _let_in(rules: OnceRules, lease: Holding, seen: int, fn: Callable[[], Any]) -> Any:
+def _let_in(rules: OnceRules, lease: Holding, seen: int, fn: Callable[[], object]) -> object:
     result = rules.let_in(seen)
     if result is not None:
         return rules.value(result)
@@ -142,7 +142,7 @@ def _let_in(rules: OnceRules, lease: Holding, seen: int, fn: Callable[[], Any]) 
     return _run(rules, lease, seen, fn)
 
 
-def _run(rules: OnceRules, lease: Holding, seen: int, fn: Callable[[], Any]) -> Any:
+def _run(rules: OnceRules, lease: Holding, seen: int, fn: Callable[[], object]) -> object:
     attempt = OnceAttempt(rules, lease, rules.begin(lease))
     try:
         if attempt.run.latest > seen and (result := rules.let_in(seen)) is not None:
@@ -185,7 +185,7 @@ class OnceRules:
         given: object,
         keep: float | None | EllipsisType,
         keep_failure: float | None,
-        unless: Callable[[], Any] | None,
+        unless: Callable[[], object] | None,
         codec: Codec,
         options: dict[str, Any],
     ) -> None:
@@ -333,14 +333,14 @@ def named(kind: type[Any], rules: OnceRules) -> Any:
 
 
 def decorator(
-    name: Any, run: Callable[[Any, Callable[[], Any]], Any], *, coroutine: bool = False
-) -> Any:
+    name: Any, run: Callable[[object, Callable[[], object]], object], *, coroutine: bool = False
+) -> object:
     """`@once(name)`: each call of the function is one `once`."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[..., object]) -> Callable[..., object]:
         refuse_function(function, coroutine=coroutine)
 
-        def called(*args: Any, **kwargs: Any) -> Any:
+        def called(*args: object, **kwargs: object) -> object:
             if (args or kwargs) and not callable(name):
                 raise InvalidArgument(
                     f"@once({name!r}) on {function.__name__!r}, which was called with arguments: "

@@ -36,13 +36,13 @@ def aonce(
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]: ...
 def aonce(
     name: Name | Callable[..., Name],
-    fn: Callable[[], Any] | None = None,
+    fn: Callable[[], object] | None = None,
     *,
     keep: float | None | EllipsisType = ...,
     keep_failure: float | None = 0.0,
-    unless: Callable[[], Any] | None = None,
+    unless: Callable[[], object] | None = None,
     dump: Callable[[Any], bytes] | None = None,
-    load: Callable[[bytes], Any] | None = None,
+    load: Callable[[bytes], object] | None = None,
     limit: int = LIMIT,
     **options: Any,
 ) -> Any:
@@ -55,7 +55,7 @@ def aonce(
     """
     codec = Codec(dump, load, limit)
 
-    def rules(of: Any) -> OnceRules:
+    def rules(of: object) -> OnceRules:
         return OnceRules(of, keep, keep_failure, unless, codec, options)
 
     if fn is None:
@@ -64,7 +64,7 @@ def aonce(
     return _once(rules(name), fn)
 
 
-async def _once(rules: OnceRules, fn: Callable[[], Any]) -> Any:
+async def _once(rules: OnceRules, fn: Callable[[], object]) -> object:
     if said := await _already(rules):
         return said
     lock = named(AsyncLock, rules)
@@ -72,7 +72,7 @@ async def _once(rules: OnceRules, fn: Callable[[], Any]) -> Any:
     if result is not None:
         return rules.value(result)
     block = part()
-    begins: Any = BlockEntry(block=block)
+    begins = BlockEntry(block=block)
     try:
         answer = await _let_in(rules, lock, await lock.acquire(begins), seen, fn)
     finally:
@@ -88,8 +88,8 @@ async def _once(rules: OnceRules, fn: Callable[[], Any]) -> Any:
 
 
 async def _let_in(
-    rules: OnceRules, lock: AsyncLock, lease: AsyncLease, seen: int, fn: Callable[[], Any]
-) -> Any:
+    rules: OnceRules, lock: AsyncLock, lease: AsyncLease, seen: int, fn: Callable[[], object]
+) -> object:
     result = await _disk(lock, lambda: rules.let_in(seen))
     if result is not None:
         return rules.value(result)
@@ -99,8 +99,8 @@ async def _let_in(
 
 
 async def _run(
-    rules: OnceRules, lock: AsyncLock, lease: AsyncLease, seen: int, fn: Callable[[], Any]
-) -> Any:
+    rules: OnceRules, lock: AsyncLock, lease: AsyncLease, seen: int, fn: Callable[[], object]
+) -> object:
     # L6  Cancelled while the helper thread makes the file: its late run is withdrawn there.
     run = await _disk(lock, lambda: rules.begin(lease), lambda late: late.withdraw())
     attempt = OnceAttempt(rules, lease, run)
@@ -119,17 +119,17 @@ async def _run(
         attempt.withdraw()
 
 
-async def _already(rules: OnceRules) -> Any:
+async def _already(rules: OnceRules) -> object:
     """What `unless` says."""
     return None if rules.unless is None else await _awaited(rules.unless())
 
 
-async def _awaited(given: Any) -> Any:
+async def _awaited(given: Any) -> object:
     return await given if hasattr(given, "__await__") else given
 
 
 async def _disk(
-    lock: AsyncLock, call: Callable[[], Any], undo: Callable[[Any], None] = lambda _: None
+    lock: AsyncLock, call: Callable[[], object], undo: Callable[[Any], None] = lambda _: None
 ) -> Any:
     """A few quick calls of the file system: in the loop itself, unless it is a file server's."""
     if not lock._far:
@@ -137,10 +137,10 @@ async def _disk(
     return await EVENT_LOOP.in_thread(call, undo)
 
 
-async def _flushed(call: Callable[[], Any]) -> Any:
+async def _flushed(call: Callable[[], object]) -> Any:
     """A call that waits for the disk, to its end even when we are cancelled."""
 
-    async def in_thread() -> Any:
+    async def in_thread() -> object:
         return await EVENT_LOOP.in_thread(call, lambda _: None)
 
     return await EVENT_LOOP.shield(in_thread())

@@ -30,7 +30,7 @@ else:
 LONGEST = 3600.0  # seconds of one sleep: lock.acquire(timeout=...) overflows at 292 years
 
 
-def finish(work: Coroutine[Any, Any, T]) -> T:
+def finish(work: Coroutine[object, None, T]) -> T:
     """The result of a coroutine whose ports never suspend."""
     try:
         work.send(None)
@@ -125,7 +125,7 @@ class BlockingRuntime:
                 return False
             # Else a notice is due: a helper thread stands in the queue while it is given (L10).
         wakeup = wakeup_here()
-        waiter: Any = here
+        waiter = here
         if waiter is None or type(waiter) is flock_wait.FlockInPlace:
             waiter = flock_wait.FlockThread(slot, operation, wakeup.ring, here and here.turn)
             ask.place = waiter  # before it starts, so that an exception in between can end it
@@ -152,7 +152,7 @@ class BlockingRuntime:
     async def changed(
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        lookout: Any = change_wait.of(ask, path, blind, pid)
+        lookout = change_wait.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
             until = lookout.limit(until)
             replaced = _thread.get_ident is not native.get_ident  # threads are greenlets
@@ -182,7 +182,7 @@ class BlockingRuntime:
             return call()  # the caller's own thread may block
         return greenlets.in_thread(call, undo, wakeup)
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[object, None, T]) -> T:
         return await work
 
 

@@ -50,7 +50,7 @@ else:
 
 def running_trio() -> Any:
     """The trio module if a trio task calls us, else None."""
-    trio: Any = sys.modules.get("trio")
+    trio = sys.modules.get("trio")
     if trio is None:
         return None
     try:
@@ -75,7 +75,7 @@ def current_task() -> TaskKey | None:
     Not the task itself: a lease may be its result, and whoever remembers whose lease that was would
     keep the task, and with it a lease that was dropped, for ever.
     """
-    task: Any = running_task()
+    task = running_task()
     if task is None:
         return None
     key = _keys.get(task)
@@ -97,8 +97,8 @@ class Signal:
         self.set: Callable[[], object]
         if self.trio is None:
             self.loop = asyncio.get_running_loop()
-            self.event: Any = asyncio.Event()
-            self._tasks: list[Any] = []  # whose wait it is: one at most
+            self.event = asyncio.Event()
+            self._tasks: list[object] = []  # whose wait it is: one at most
             self._timer: Any = None  # weak: its death tells of the end of the loop
             self._generation = fork.generation
         else:
@@ -136,7 +136,7 @@ class Signal:
 
     def watch(self, seconds: float) -> None:
         """Set the event after `seconds`; until `rest`, close our coroutine when the loop closes."""
-        task: Any = asyncio.current_task()
+        task = asyncio.current_task()
         if task is not None:
             self._tasks.append(task)
         self._wind(seconds)
@@ -165,7 +165,7 @@ class Signal:
         if self._timer is not None:
             self._wind(float("inf"))
 
-    def _dropped(self, timer: Any) -> None:
+    def _dropped(self, timer: object) -> None:
         """The loop has let go of a timer."""
         if timer is self._timer and self.loop.is_closed():
             self._end()
@@ -181,7 +181,7 @@ class Signal:
         fork.collected(lambda: _close(task))
 
 
-def _close(task: Any) -> None:
+def _close(task: object) -> None:
     """Close our part of a coroutine that will never go on."""
     coroutine, me = _ours(task), native.get_ident()
     if coroutine is None:
@@ -200,7 +200,7 @@ def _close(task: Any) -> None:
 def _ours(task: Any) -> Any:
     """The coroutine of ours in which a task waits: the outermost one that only ours are below."""
     found: Any = None
-    here: Any = task.get_coro()
+    here = task.get_coro()
     while here is not None:
         code = getattr(here, "cr_code", None) or getattr(here, "gi_code", None)
         code = code or getattr(here, "ag_code", None)
@@ -211,7 +211,7 @@ def _ours(task: Any) -> Any:
     return found
 
 
-def _awaited(waiter: Any) -> Any:
+def _awaited(waiter: object) -> object:
     """What a coroutine, a generator or the like waits for; None at the end."""
     for name in ("cr_await", "gi_yieldfrom", "ag_await"):
         if hasattr(waiter, name):
@@ -274,7 +274,7 @@ class EventLoopRuntime:
         else:
             await asyncio.sleep(seconds)
 
-    async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
+    async def block(self, ask: Ask, slot: object, operation: int, until: float) -> bool:
         waiter: Any = ask.place
         signal = Signal()
         if waiter is None:
@@ -297,7 +297,7 @@ class EventLoopRuntime:
     async def changed(
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        lookout: Any = change_wait.of(ask, path, blind, pid)
+        lookout = change_wait.of(ask, path, blind, pid)
         if lookout is not None:  # else it was armed only now
             await self.rung(ask, lookout, lookout.limit(until))
 
@@ -350,7 +350,7 @@ class EventLoopRuntime:
             raise errand.error
         return errand.result  # type: ignore[no-any-return]
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[object, None, T]) -> T:
         trio = running_trio()
         if trio is not None:
             with trio.CancelScope(shield=True):
@@ -414,13 +414,13 @@ def aside(call: Callable[[], object]) -> Callable[[float], bool]:
     return ended
 
 
-def begin(loop: Any, executor: Any, call: Callable[[], Any]) -> asyncio.Future[Any]:
+def begin(loop: Any, executor: Any, call: Callable[[], object]) -> asyncio.Future[object]:
     """`call()` in an executor; None for that of the loop; loop None for the running one."""
     running = loop or asyncio.get_running_loop()
     return running.run_in_executor(executor, call)
 
 
-async def ended(begun: asyncio.Future[Any]) -> BaseException | None:
+async def ended(begun: asyncio.Future[object]) -> BaseException | None:
     """Wait for it without touching it. The cancellation when the caller was cancelled meanwhile."""
     if not begun.done():
         try:

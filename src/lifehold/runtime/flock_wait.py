@@ -48,7 +48,7 @@ def _arm() -> Any:
     assert INTERRUPT is not None
     if _libc is None:
         try:
-            ctypes: Any = fork.lazily("ctypes")
+            ctypes = fork.lazily("ctypes")
         except ImportError:
             return FlockPolling()
         lib = ctypes.CDLL(None, use_errno=True)
@@ -138,7 +138,7 @@ class FlockThread:
         """Whether it is of this process: neither thread nor descriptor are a child's (L9)."""
         return self._generation == fork.here()
 
-    def _stand(self, libc: Any) -> None:
+    def _stand(self, libc: object) -> None:
         _signal.pthread_sigmask(_signal.SIG_SETMASK, EVERY_SIGNAL - {INTERRUPT})
         self._ident = native.get_ident()
         while self.error == errno.EINTR and not self._quit and self.ours:
@@ -246,7 +246,7 @@ class FlockInPlace:
         self.turn = FairTicket(slot.fd, not slot.writable) if operation & FAIR else None
         self._generation: int = slot.generation
         self._mutex = native.allocate_lock()
-        self._timer: Any = None
+        self._timer: object = None
         self._wound_by = -1  # the generation whose timer it is
         self._libc: Any = None
 
@@ -259,7 +259,7 @@ class FlockInPlace:
         me = native.get_ident()
         if me in _standing or not self._wind():
             return None
-        mask: Any = ()
+        mask = ()
         try:
             _standing.add(me)
             mask = _signal.pthread_sigmask(_signal.SIG_UNBLOCK, (INTERRUPT,))
@@ -579,7 +579,7 @@ class FairTicket:
         libc.fcntl(self._fd, SET_NOW, LEAVE)
 
 
-def try_now(path: str, fd: int, operation: int, call: Any) -> Any:
+def try_now(path: str, fd: int, operation: int, call: Any) -> object:
     """`call(fd, operation)` if nobody stands in line, else BlockingIOError.
 
     Whoever comes meanwhile stands behind us. Two who share pass beside each other.

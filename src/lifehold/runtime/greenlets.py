@@ -35,12 +35,12 @@ class _Gevent:
     """gevent's way to wait."""
 
     @staticmethod
-    def hub() -> Any:
+    def hub() -> object:
         return sys.modules["gevent._hub_local"].get_hub_if_exists()
 
     @staticmethod
     def wait(fd: int, seconds: float) -> None:
-        sockets: Any = fork.lazily("gevent.socket")
+        sockets = fork.lazily("gevent.socket")
         sockets.wait_read(fd, seconds, _SleepOver())
 
     @staticmethod
@@ -67,12 +67,12 @@ class _Eventlet:
         sys.modules["eventlet"].sleep(seconds)
 
 
-def way() -> Any:
+def way() -> object:
     """How the caller waits without stopping the greenlets of its thread; None: there are none."""
     if not native.is_replaced():
         return None
-    threads: Any = sys.modules["_thread"]
-    known: Any = _Gevent if threads.get_ident.__module__.startswith("gevent") else _Eventlet
+    threads = sys.modules["_thread"]
+    known = _Gevent if threads.get_ident.__module__.startswith("gevent") else _Eventlet
     try:
         hub = known.hub()
     except (KeyError, AttributeError):  # threads replaced by yet another library

@@ -194,13 +194,13 @@ def current_token(name: str | None = None) -> int | None:
 
 def running_task() -> object:
     """The task of trio or asyncio that calls us; None outside of any task."""
-    trio: Any = sys.modules.get("trio")
+    trio = sys.modules.get("trio")
     if trio is not None:
         try:
             return trio.lowlevel.current_task()
         except RuntimeError:
             pass  # imported, but it is not what runs us
-    loops: Any = sys.modules.get("asyncio")
+    loops = sys.modules.get("asyncio")
     try:
         return None if loops is None else loops.current_task()
     except (RuntimeError, AttributeError):

@@ -31,7 +31,7 @@ class WindowsProcesses:
 
     def __init__(self, kernel32: Any, last_error: Callable[[], int]) -> None:
         self._kernel32, self._last_error = kernel32, last_error
-        self._ctypes: Any = fork.lazily("ctypes")
+        self._ctypes = fork.lazily("ctypes")
 
     def look(self, pid: int) -> Sighting:
         """What runs under this number."""
@@ -71,7 +71,7 @@ def look(pid: int) -> Sighting:
     """What runs under this number, by the real kernel32."""
     global _host
     if _host is None:
-        ctypes: Any = fork.lazily("ctypes")
+        ctypes = fork.lazily("ctypes")
         kernel32 = ctypes.WinDLL("kernel32", use_last_error=True)
         word, pointer, yes = ctypes.c_uint32, ctypes.c_void_p, ctypes.c_int
         calls = {

@@ -22,7 +22,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import select
     from collections.abc import Callable
-    from typing import Any
 else:
     select = fork.later("select", globals())
 
@@ -37,7 +36,7 @@ class PipeWakeups:
 
     def __init__(self, folder: str, shared: bool) -> None:
         self.folder, self.shared = folder, shared
-        self._mutex: Any = native.RLock()
+        self._mutex = native.RLock()
         self.rings: dict[str, Callable[[], object]] = {}
         self._fd = -1
         self._pipe = ""  # its name

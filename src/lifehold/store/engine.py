@@ -397,7 +397,7 @@ class StoreLock:
         if not grant.handle:
             self.site.give_back(self.name, grant.mark, self.terms.ttl, here=False)
 
-    def _leaves(self, grant: Grant, until: float) -> Callable[[Any], Coroutine[Any, Any, Any]]:
+    def _leaves(self, grant: Grant, until: float) -> Callable[[Any], Coroutine[object, None, Any]]:
         return lambda backend: within(backend, until).release(self.name, grant.mark)
 
     async def _let_go(
@@ -421,8 +421,8 @@ class StoreLock:
 
     async def _send(
         self,
-        make: Callable[[Backend], Coroutine[Any, Any, Any]],
-        undo: Callable[[Any], None] = lambda _: None,
+        make: Callable[[Backend], Coroutine[object, None, Any]],
+        undo: Callable[[object], None] = lambda _: None,
     ) -> Any:
         """One round trip: awaited where the client can be, else by a thread that may block.
 

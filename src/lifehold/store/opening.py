@@ -28,7 +28,7 @@ else:
 
 DEFAULT_TTL = 30.0  # seconds
 LONGEST_TTL = 86400.0 * 365
-_sites: dict[tuple[str, tuple[tuple[str, Any], ...]], Site] = {}
+_sites: dict[tuple[str, tuple[tuple[str, object], ...]], Site] = {}
 
 
 @fork.in_child
@@ -37,14 +37,14 @@ def _forget() -> None:
     _sites.clear()
 
 
-def memory(url: str, **options: Any) -> Site:
+def memory(url: str, **options: object) -> Site:
     """`memory://` and `memory://NAME`."""
     if options:
         raise InvalidArgument(f"memory:// takes no options, not {', '.join(options)}")
     return Site(url, backend := named(url.partition("://")[2]), backend)
 
 
-def site(url: str, known: dict[str, str], **options: Any) -> Site:
+def site(url: str, known: dict[str, str], **options: object) -> Site:
     """The one Site of this URL and these options in this process. Raises InvalidArgument."""
     refuse_torn(url)
     url = opener(url, known).settled(url)
@@ -62,7 +62,7 @@ def site(url: str, known: dict[str, str], **options: Any) -> Site:
     return found
 
 
-def _open(url: str, known: dict[str, str], options: dict[str, Any]) -> Site:
+def _open(url: str, known: dict[str, str], options: dict[str, object]) -> Site:
     return opener(url, known)(url, **options)
 
 
@@ -89,7 +89,12 @@ def _as_opener(found: Any) -> Opener:
 
 
 def lock(
-    url: str, known: dict[str, str], runtime: Runtime, kind: str, label: str, given: dict[str, Any]
+    url: str,
+    known: dict[str, str],
+    runtime: Runtime,
+    kind: str,
+    label: str,
+    given: dict[str, object],
 ) -> Mechanism:
     """The lock that a URL with a name stands for. Raises InvalidArgument."""
     refuse_torn(url)
@@ -128,7 +133,7 @@ def mechanism(
     return site.session_locks.lock(site, name, runtime, lease, **more)
 
 
-def lease_terms(ttl: Any, heartbeat: Any, margin: Any) -> Terms:
+def lease_terms(ttl: object, heartbeat: object, margin: object) -> Terms:
     """The terms of a lease in a store, whose ttl is 30 s unless given. Raises InvalidArgument."""
     length = DEFAULT_TTL if ttl is None else ttl
     made = terms(length, heartbeat, margin)

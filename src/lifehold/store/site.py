@@ -52,19 +52,19 @@ if TYPE_CHECKING:
     class SessionKind(Protocol):
         """What a store has whose connections can hold locks: kind="session"."""
 
-        def opened(self) -> Any:
+        def opened(self) -> object:
             """What this process holds in that way."""
             ...
 
         def lock(
-            self, site: Site, name: object, runtime: Runtime, lease: Terms, **more: Any
+            self, site: Site, name: object, runtime: Runtime, lease: Terms, **more: object
         ) -> Mechanism:
             """The lock of one name."""
             ...
 
         async def seen(
             self, backend: Backend, name: str | None, address: Callable[[str], str]
-        ) -> tuple[Any, ...]:
+        ) -> tuple[object, ...]:
             """What is held or waited for in that way, of a name or of all."""
             ...
 
@@ -166,7 +166,7 @@ class Site(Bound):
                 self._sessions = self.session_locks.opened()
         return self._sessions
 
-    async def by_session(self, backend: Backend, name: str | None) -> tuple[Any, ...]:
+    async def by_session(self, backend: Backend, name: str | None) -> tuple[object, ...]:
         """What is held or waited for by kind="session": of a name, or of all. One step or two."""
         if self.session_locks is None:
             return ()

@@ -65,7 +65,7 @@ class Actor:
         self,
         me: int,
         party: str,
-        record: Sequence[tuple[Call, Any]],
+        record: Sequence[tuple[Call, object]],
         until: CodeType,
         nonces: str = "fresh",
     ) -> None:
@@ -84,7 +84,7 @@ class Actor:
 
     # ---- for the program -----------------------------------------------------------------------
 
-    def step(self, op: str, *arguments: Any) -> Any:
+    def step(self, op: str, *arguments: object) -> Any:
         """One call to the model's `do_OP`: its answer. Raises the OSError that it answers with."""
         call = (op, *arguments)
         if self._dead:
@@ -157,7 +157,7 @@ class Actor:
         return (self.me, self._random, tuple(self.places))
 
 
-def _paths(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+def _paths(arguments: tuple[Any, ...]) -> tuple[object, ...]:
     """The file names of an OSError."""
     names = [item for item in arguments if isinstance(item, str)]
     return () if not names else (names[0],) if len(names) == 1 else (names[0], None, names[1])
@@ -188,7 +188,7 @@ class ModelFiles(Files):
         if not self._seat.paused:
             self._seat.step("close", fd)
 
-    def _fstat(self, fd: int) -> Any:
+    def _fstat(self, fd: int) -> object:
         if self._seat.paused:
             raise OSError(errno.EBADF, "not open any more", fd)
         return self._seat.step("fstat", fd)
@@ -254,7 +254,7 @@ class ModelRuntime:
         self._seat.step("sleep", seconds)
         self._now += seconds
 
-    async def rung(self, ask: Ask, place: Any, until: float) -> None:
+    async def rung(self, ask: Ask, place: object, until: float) -> None:
         raise AssertionError("no store in a file system")
 
     async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
@@ -316,7 +316,7 @@ class ModelRuntime:
         """Nothing happens by time alone here."""
         return lambda: None
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[object, None, T]) -> T:
         return await work
 
     def __freeze__(self) -> Hashable:
@@ -346,7 +346,7 @@ SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 def local_state(first: types.FrameType | None, last: types.CodeType) -> tuple[Hashable, ...]:
     """A key of the frames from `first` up to, and without, the one that runs `last`."""
     seen: dict[int, int] = {}
-    alive: list[Any] = []  # what was given a number must not be freed and its id used again
+    alive: list[object] = []  # what was given a number must not be freed and its id used again
     out: list[Hashable] = []
     frame = first
     while frame is not None and frame.f_code is not last:
@@ -367,7 +367,7 @@ def _position(frame: types.FrameType) -> int:
     return at + CALL_AFTER if at >= 0 and frame.f_code.co_code[at] == PRECALL else at
 
 
-def freeze(thing: Any, seen: dict[int, int], alive: list[Any], out: list[Hashable]) -> None:
+def freeze(thing: Any, seen: dict[int, int], alive: list[object], out: list[Hashable]) -> None:
     """Append `thing` by content; what may be changed, when met again, by its number at first.
 
     What is not plain is MADE_OF, what it is, how many parts it has, and the parts. So a key is one
@@ -400,9 +400,9 @@ def freeze(thing: Any, seen: dict[int, int], alive: list[Any], out: list[Hashabl
 
 def _each(
     what: str,
-    parts: tuple[Any, ...],
+    parts: tuple[object, ...],
     seen: dict[int, int],
-    alive: list[Any],
+    alive: list[object],
     out: list[Hashable],
 ) -> None:
     """Append all parts of something, in their order."""
@@ -414,7 +414,7 @@ def _each(
             freeze(part, seen, alive, out)
 
 
-def _parts(thing: Any) -> tuple[Any, ...]:
+def _parts(thing: Any) -> tuple[object, ...]:
     """All that makes up something which may be changed."""
     if type(thing) is dict:
         return tuple(thing.items())
@@ -437,12 +437,12 @@ def _parts(thing: Any) -> tuple[Any, ...]:
     return _by_reduction(thing)
 
 
-def _fields(thing: Any) -> tuple[Any, ...]:
+def _fields(thing: object) -> tuple[object, ...]:
     """What a subclass of a container or an exception adds to it."""
     return tuple(getattr(thing, "__dict__", {}).items())
 
 
-def _suspended(thing: Any) -> tuple[Any, ...]:
+def _suspended(thing: object) -> tuple[object, ...]:
     for prefix in ("gi", "cr", "ag"):
         if hasattr(thing, f"{prefix}_frame"):
             frame, code = getattr(thing, f"{prefix}_frame"), getattr(thing, f"{prefix}_code")
@@ -452,10 +452,10 @@ def _suspended(thing: Any) -> tuple[Any, ...]:
     return ()
 
 
-def _by_reduction(thing: Any) -> tuple[Any, ...]:
+def _by_reduction(thing: object) -> tuple[object, ...]:
     """By what pickle would keep: attributes, slots, and the position of iterators of C."""
     try:
-        reduced: Any = thing.__reduce_ex__(2)
+        reduced = thing.__reduce_ex__(2)
     except TypeError as error:
         raise TypeError(
             f"the explorer cannot compare two objects of {type(thing)!r}, which a client can "
@@ -521,12 +521,12 @@ class LocalStates:
         self._numbers: dict[Hashable, int] = {}
         self._ways: list[list[Way]] = []  # state -> the ways it was reached in, the first one first
         self._known: dict[Way, tuple[int, Effects]] = {}
-        self._answers: list[list[Any]] = []  # state -> the answers that were tried in it
+        self._answers: list[list[object]] = []  # state -> the answers that were tried in it
         self.start, too_early = self.next(-1, None)
         if too_early:
             raise ValueError(f"P{me} enters before its first call: no lock can be had without one")
 
-    def next(self, state: int, answer: Any) -> tuple[int, Effects]:
+    def next(self, state: int, answer: object) -> tuple[int, Effects]:
         """The state after an answer, and what the client entered on the way there."""
         way = (state, answer)
         found = self._known.get(way)
@@ -550,7 +550,7 @@ class LocalStates:
             self._ways[number].append(way)
         return number, effects
 
-    def _compare(self, other: Way, answer: Any, way: Way) -> None:
+    def _compare(self, other: Way, answer: object, way: Way) -> None:
         """Whether the state reached by `other` goes on with `answer` as it is known to go on."""
         record = self._record(other)
         record.append((self.states[way[0]].call, answer))
@@ -564,16 +564,16 @@ class LocalStates:
                 "an operand of an unfinished expression is out of sight"
             )
 
-    def _record(self, way: Way) -> list[tuple[Call, Any]]:
+    def _record(self, way: Way) -> list[tuple[Call, object]]:
         """The calls and answers that lead through a state to the answer given in it."""
-        record: list[tuple[Call, Any]] = []
+        record: list[tuple[Call, object]] = []
         state, answer = way
         while state >= 0:
             record.append((self.states[state].call, answer))
             state, answer = self._ways[state][0]
         return record[::-1]
 
-    def _run(self, record: list[tuple[Call, Any]]) -> tuple[LocalState, Hashable, Effects]:
+    def _run(self, record: list[tuple[Call, object]]) -> tuple[LocalState, Hashable, Effects]:
         """The program from its start to the first call that has no answer on record."""
         self.runs += 1
         actor = _stage.actor = Actor(

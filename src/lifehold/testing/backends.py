@@ -104,14 +104,14 @@ class StoreStage:
         request = Request(name, self.nonce(word), ttl, process.here(), **shape)
         return finish(self.backend.acquire(request))
 
-    def comes_in(self, nonce: str, **shape: Any) -> Given:
+    def comes_in(self, nonce: str, **shape: object) -> Given:
         """The grant. Raises ClaimBroken where it is refused."""
         answer = self.asks(nonce, **shape)
         if not isinstance(answer, Given):
             raise ClaimBroken(f"{nonce} was refused: {answer}")
         return answer
 
-    def is_refused(self, nonce: str, **shape: Any) -> Refused:
+    def is_refused(self, nonce: str, **shape: object) -> Refused:
         answer = self.asks(nonce, **shape)
         if not isinstance(answer, Refused):
             raise ClaimBroken(f"{nonce} was let in: {answer}")
@@ -175,7 +175,7 @@ class CountingBackend:
         self._backend, self.wrong, self.count = backend, wrong, 0
         self.traits = traits_of(backend)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         if self.wrong and name in ("take_free", "leave_free", "within"):
             raise AttributeError(name)  # what is to be lost goes the long way
         return getattr(self._backend, name)
@@ -183,7 +183,7 @@ class CountingBackend:
     def was_asked(self, times: int) -> bool:
         return self.count >= times
 
-    async def _asked(self, call: Any, *given: Any) -> Any:
+    async def _asked(self, call: Any, *given: object) -> object:
         self.count += 1
         wrong = self.wrong.get(self.count)
         if wrong == "unsent":
@@ -196,7 +196,7 @@ class CountingBackend:
     async def acquire(self, request: Request) -> Any:
         return await self._asked(self._backend.acquire, request)
 
-    async def renew(self, many: Any) -> Any:
+    async def renew(self, many: object) -> Any:
         return await self._asked(self._backend.renew, many)
 
     async def release(self, name: str, nonce: str) -> Any:
@@ -238,7 +238,7 @@ class ComingClient(threading.Thread):
     def __init__(self, lock: StoreLock, order: list[ComingClient], *, stay: bool = False) -> None:
         super().__init__(daemon=True)
         self.lock, self.order, self.stay = lock, order, stay
-        self.grant: Any = None
+        self.grant: object = None
         self.error: BaseException | None = None
         self.start()
 
@@ -276,11 +276,11 @@ class StoreClaim:
 CLAIMED: list[StoreClaim] = []
 
 
-def claim(*needs: str) -> Callable[[Callable[[StoreStage], None]], Any]:
+def claim(*needs: str) -> Callable[[Callable[[StoreStage], None]], object]:
     """Enter a function as a claim; its name is the sentence."""
     assert set(needs) <= set(CAPABILITIES), needs
 
-    def entered(play: Callable[[StoreStage], None]) -> Any:
+    def entered(play: Callable[[StoreStage], None]) -> object:
         CLAIMED.append(StoreClaim(play.__name__, needs, play))
         return play
 
@@ -336,8 +336,8 @@ def who_comes_with_another_number_is_told(stage: StoreStage) -> None:
 
 @claim("readers")
 def readers_share_and_exclude_the_writer(stage: StoreStage) -> None:
-    write: dict[str, Any] = {"capacity": WHOLE, "weight": WHOLE}
-    read: dict[str, Any] = {"capacity": WHOLE, "shared": True}
+    write: dict[str, object] = {"capacity": WHOLE, "weight": WHOLE}
+    read: dict[str, object] = {"capacity": WHOLE, "shared": True}
     last = stage.comes_in("writer", **write).token
     stage.is_refused("reader", **read)
     stage.demand(stage.renews("writer", weight=1) == [True], "it did not become a reader")
@@ -411,7 +411,7 @@ def who_leaves_calls_who_waits(stage: StoreStage) -> None:
 # The claims about the engine over this store.
 
 
-def _follower(stage: StoreStage, **shape: Any) -> float:
+def _follower(stage: StoreStage, **shape: object) -> float:
     """Seconds after which a silent holder was followed, from before its grant."""
     began = clock.now()
     silent = stage.holder(ttl=SHORT, **shape)

@@ -110,5 +110,5 @@ class VirtualRuntime:
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         return call()
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[object, None, T]) -> T:
         return await work

@@ -173,10 +173,16 @@ class Trial:
             return []
 
     def contend(self) -> list[tuple[str, str]]:
-        """Some processes at once: each is to have its turn, and no two the same time."""
+        """Some processes at once: each is to have its turn, and no two the same time.
+
+        They begin together: else a slow fork of the last one comes when the first is done.
+        """
+        ready, go = os.pipe()
 
         def work() -> int:
             acquire, release = self.factory(self.path)[:2]
+            os.close(go)
+            os.read(ready, 1)  # its end: all have been forked
             log = os.open(self.log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
             for _turn in range(TURNS):
                 if not taken(acquire, self.bounds.bound):
@@ -187,7 +193,11 @@ class Trial:
                 release()
             return 0
 
-        pids = [forked(work) for _ in range(self.bounds.contenders)]
+        try:
+            pids = [forked(work) for _ in range(self.bounds.contenders)]
+        finally:
+            os.close(go)
+            os.close(ready)
         codes = [ended(pid, self.bounds.bound * 2 + 5) for pid in pids]
         served = codes.count(0)
         if served == 0 and REFUSED in codes:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from types import EllipsisType
 
-    Work = Callable[[], Coroutine[Any, Any, Any]]
+    Work = Callable[[], Coroutine[object, None, Any]]
 
 PATIENCE = 60.0  # seconds after which a worker counts as stuck; nothing right takes a tenth of it
 CANCELLED = "cancelled"  # the result of a worker whose wait was cancelled
@@ -55,27 +55,27 @@ class Face(Protocol):
         """Run a claim to its end and raise what it raises."""
         ...
 
-    def lock(self, path: str, **options: Any) -> Any:
+    def lock(self, path: str, **options: object) -> object:
         """`Lock` or `AsyncLock`."""
         ...
 
-    async def acquire(self, lock: Any, wait: float | None | EllipsisType = ...) -> Any:
+    async def acquire(self, lock: object, wait: float | None | EllipsisType = ...) -> Any:
         """A lease."""
         ...
 
-    async def release(self, held: Any) -> None:
+    async def release(self, held: object) -> None:
         """Release a lease, or the lease of a lock."""
         ...
 
-    def held(self, lock: Any) -> Any:
+    def held(self, lock: object) -> Any:
         """`async with face.held(lock) as lease`."""
         ...
 
-    async def call(self, function: Callable[[], Any]) -> Any:
+    async def call(self, function: Callable[[], Any]) -> object:
         """Call what `decorate` made."""
         ...
 
-    def decorate(self, lock: Any, body: Callable[[], Any]) -> Callable[[], Any]:
+    def decorate(self, lock: object, body: Callable[[], object]) -> Callable[[], object]:
         """`body`, a plain function, under `@lock` in this face's form."""
         ...
 
@@ -94,7 +94,7 @@ class _Thread:
     def __init__(self, work: Work) -> None:
         self.token = Cancel()
         self._work = work
-        self._value: Any = None
+        self._value: object = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -111,7 +111,7 @@ class _Thread:
     def cancel(self) -> None:
         self.token.cancel()
 
-    async def result(self, within: float = PATIENCE) -> Any:
+    async def result(self, within: float = PATIENCE) -> object:
         self._thread.join(within)
         if self._thread.is_alive():
             raise WorkerStuck(f"a thread was not done after {within:g} s")
@@ -126,23 +126,23 @@ class Blocking:
     def run(self, work: Work) -> None:
         finish(work())
 
-    def lock(self, path: str, **options: Any) -> Any:
+    def lock(self, path: str, **options: Any) -> object:
         return Lock(path, **options)
 
-    async def acquire(self, lock: Any, wait: float | None | EllipsisType = ...) -> Any:
+    async def acquire(self, lock: Any, wait: float | None | EllipsisType = ...) -> object:
         worker = getattr(_Thread.here, "worker", None)
         return lock.acquire(wait, cancel=worker and worker.token)
 
     async def release(self, held: Any) -> None:
         held.release()
 
-    def held(self, lock: Any) -> Any:
+    def held(self, lock: object) -> object:
         return _Entered(lock)
 
-    async def call(self, function: Callable[[], Any]) -> Any:
+    async def call(self, function: Callable[[], object]) -> object:
         return function()
 
-    def decorate(self, lock: Any, body: Callable[[], Any]) -> Callable[[], Any]:
+    def decorate(self, lock: Any, body: Callable[[], Any]) -> Callable[[], object]:
         return lock(body)  # type: ignore[no-any-return]
 
     def start(self, work: Work) -> Worker:
@@ -158,17 +158,17 @@ class _Entered:
     def __init__(self, lock: Any) -> None:
         self._lock = lock
 
-    async def __aenter__(self) -> Any:
+    async def __aenter__(self) -> object:
         return self._lock.__enter__()
 
-    async def __aexit__(self, *error: Any) -> Any:
+    async def __aexit__(self, *error: object) -> object:
         return self._lock.__exit__(*error)
 
 
 class _Async:
     """What asyncio and trio have in common: the face itself."""
 
-    def lock(self, path: str, **options: Any) -> Any:
+    def lock(self, path: str, **options: Any) -> object:
         return AsyncLock(path, **options)
 
     async def acquire(self, lock: Any, wait: float | None | EllipsisType = ...) -> Any:
@@ -177,14 +177,14 @@ class _Async:
     async def release(self, held: Any) -> None:
         await held.release()
 
-    def held(self, lock: Any) -> Any:
+    def held(self, lock: object) -> object:
         return lock
 
-    async def call(self, function: Callable[[], Awaitable[Any]]) -> Any:
+    async def call(self, function: Callable[[], Awaitable[object]]) -> object:
         return await function()
 
-    def decorate(self, lock: Any, body: Callable[[], Any]) -> Callable[[], Any]:
-        async def asynchronous() -> Any:
+    def decorate(self, lock: Any, body: Callable[[], object]) -> Callable[[], object]:
+        async def asynchronous() -> object:
             return body()
 
         asynchronous.__name__ = body.__name__
@@ -213,7 +213,7 @@ class _AsyncioTask:
     def cancel(self) -> None:
         self._task.cancel()
 
-    async def result(self, within: float = PATIENCE) -> Any:
+    async def result(self, within: float = PATIENCE) -> object:
         await asyncio.wait({self._task}, timeout=within)
         if not self._task.done():
             self._task.cancel()
@@ -229,7 +229,7 @@ class Trio(_Async):
     def __init__(self) -> None:
         import trio
 
-        self.trio: Any = trio
+        self.trio = trio
         self._nursery: Any = None
 
     def run(self, work: Work) -> None:
@@ -260,7 +260,7 @@ class _TrioTask:
     def __init__(self, trio: Any, work: Work) -> None:
         self._trio, self._work = trio, work
         self._scope, self._over = trio.CancelScope(), trio.Event()
-        self._value: Any = CANCELLED
+        self._value = CANCELLED
         self._error: BaseException | None = None
 
     async def run(self) -> None:
@@ -275,7 +275,7 @@ class _TrioTask:
     def cancel(self) -> None:
         self._scope.cancel()
 
-    async def result(self, within: float = PATIENCE) -> Any:
+    async def result(self, within: float = PATIENCE) -> object:
         with self._trio.move_on_after(within):
             await self._over.wait()
         if not self._over.is_set():
@@ -283,7 +283,7 @@ class _TrioTask:
         return _answer(self._value, self._error)
 
 
-def _answer(value: Any, error: BaseException | None) -> Any:
+def _answer(value: object, error: BaseException | None) -> object:
     if error is not None:
         raise error
     return value

@@ -96,7 +96,7 @@ class _Shapes:
             seen.append(token)
         return None if token is None else seen.index(token)
 
-    def of(self, name: str, answer: Any) -> Any:
+    def of(self, name: str, answer: object) -> object:
         if isinstance(answer, Given):
             return "in", self.token(name, answer.token), answer.slot
         if isinstance(answer, Refused):
@@ -113,7 +113,7 @@ class _Shapes:
             return self.token(name, answer.token), answer.capacity, holders, waiters
         return answer
 
-    def holder(self, name: str, holder: StoreHolder) -> Any:
+    def holder(self, name: str, holder: StoreHolder) -> object:
         return holder.nonce, self.token(name, holder.token), holder.weight, holder.slot
 
 
@@ -141,7 +141,7 @@ def _play(
     reference = Memory(now, lambda: int(now() * 1e6))
     ours, theirs = _Shapes(lacks), _Shapes(lacks)
 
-    def alike(question: Any, name: str, expected: Any, found: Any) -> None:
+    def alike(question: object, name: str, expected: object, found: object) -> None:
         if set_clock is None:
             expected, found = ours.of(name, expected), theirs.of(name, found)
         if expected != found:

@@ -71,7 +71,7 @@ def refused(kind: type[LifeholdError]) -> Iterator[CaughtError]:
     raise ClaimBroken(f"{kind.__name__} expected, nothing was raised")
 
 
-def _by_kind(subject: Subject, face: Face, target: str, options: dict[str, Any]) -> Any:
+def _by_kind(subject: Subject, face: Face, target: str, options: dict[str, object]) -> object:
     return face.lock(target, kind=subject.kind, **{**subject.options, **options})
 
 
@@ -94,11 +94,11 @@ class Subject:
 
     kind: str
     lacks: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, object] = field(default_factory=dict)
     target: Callable[[Path], str] = _file
     lose: Callable[[str], object] = os.unlink
     prepare: str = ""
-    make: Callable[[Subject, Face, str, dict[str, Any]], object] = _by_kind
+    make: Callable[[Subject, Face, str, dict[str, object]], object] = _by_kind
     name: str = ""
     remote: bool = False
     shape: str = ""
@@ -118,7 +118,7 @@ class Stage:
         self.subject, self.face, self.folder = subject, face, folder
         self.target = subject.target(folder)
 
-    def lock(self, **options: Any) -> Any:
+    def lock(self, **options: object) -> Any:
         """A new lock object for the one name of this stage."""
         return self.subject.make(self.subject, self.face, self.target, options)
 
@@ -193,7 +193,7 @@ class InsideHolder:
     def has_come(self) -> bool:
         return self.lease is not None
 
-    async def _work(self) -> Any:
+    async def _work(self) -> object:
         face = self._stage.face
         try:
             self.lease = await face.acquire(self._lock, self._wait)
@@ -209,7 +209,7 @@ class InsideHolder:
         self._over = True
         return await self.result()
 
-    async def result(self) -> Any:
+    async def result(self) -> object:
         return await self._worker.result()
 
 
@@ -254,7 +254,7 @@ def claim(
     """Enter an `async def` as a claim; its name is the sentence. `needs`: capabilities."""
     assert set(needs) <= set(CAPABILITIES), needs
 
-    def entered(play: Callable[[Stage], Coroutine[object, None, None]]) -> Any:
+    def entered(play: Callable[[Stage], Coroutine[object, None, None]]) -> object:
         CLAIMS.append(Claim(play.__name__, needs, play, timed, shape))
         return play
 
@@ -292,7 +292,7 @@ for line in sys.stdin:
 class Neighbour:
     """Another process with one lock of the same name. Use it in a `with` block, which ends it."""
 
-    def __init__(self, target: str, options: dict[str, Any], prepare: str = "") -> None:
+    def __init__(self, target: str, options: dict[str, object], prepare: str = "") -> None:
         """`prepare`.
 
         A Python statement by which the child learns about a kind that is not built in.
@@ -311,14 +311,14 @@ class Neighbour:
     def pid(self) -> int:
         return self._process.pid
 
-    def acquire(self, wait: float | None = 0) -> dict[str, Any]:
+    def acquire(self, wait: float | None = 0) -> dict[str, object]:
         """`token` and `nonce` of its lease, or `refused`: the name of the error, and its `text`."""
         return self._order(do="acquire", wait=wait)
 
-    def check(self) -> dict[str, Any]:
+    def check(self) -> dict[str, object]:
         return self._order(do="check")
 
-    def release(self) -> dict[str, Any]:
+    def release(self) -> dict[str, object]:
         return self._order(do="release")
 
     def kill(self) -> None:
@@ -326,7 +326,7 @@ class Neighbour:
         self._process.kill()
         self._process.wait()
 
-    def _order(self, **order: object) -> dict[str, Any]:
+    def _order(self, **order: object) -> dict[str, object]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(order) + "\n")

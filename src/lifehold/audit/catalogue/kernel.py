@@ -94,7 +94,7 @@ def update(path, change):
         default=True,
         cured="safe",
         check=kernel.drops_handle,
-        about=frozenset("flock".split()),
+        about=frozenset("flock library_lock".split()),
         title="the locked file is closed as soon as nobody refers to it",
         why="Python closes a file whose last name is gone, and close gives the lock back.",
         timeline="""\

@@ -101,7 +101,7 @@ def acquire(lock_path):
         confidence="high",
         default=True,
         check=create.unbounded_wait,
-        about=frozenset("create exists redis_lock flock signal".split()),
+        about=frozenset("create exists redis_lock flock signal take acquire call".split()),
         title="a wait without an end, or a timeout that is never used",
         why="A holder that is dead or hung never lets go. A loop without a deadline then waits for"
         " ever and says nothing; a `timeout` that is ignored promises what does not happen.",
@@ -483,7 +483,7 @@ def single_instance(lock_path):
         confidence="high",
         default=True,
         check=release.ignored_result,
-        about=frozenset("acquire call redis_lock flock".split()),
+        about=frozenset("acquire call redis_lock flock create take".split()),
         title="the lock was refused, and the work goes on",
         why="An acquire that answers False, or an error that is only logged, says that somebody"
         " else holds the lock. Whoever does not look works beside it.",

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from ..events import compares_start
-from ..judge import AGED, CLOCK, HELD, exits, names_of
+from ..judge import AGED, CLOCK, HELD, exits, names_of, returned
+from ..libraries import OUTSIDE, made_by
 from ..model import calls_in, leaves, nodes, text_of
 from ..rule import Hit, at, there
 
@@ -24,7 +25,7 @@ WAITS = re.compile(
     r"|acquire_timeout|lock_timeout|timeout_sec|max_wait_seconds)$"
 )
 BOUNDS = re.compile(
-    r"timeout|deadline|attempt|retr|tries|elapsed|max_|_max|limit|count|until|expire|stop|shutdown"
+    r"timeout|deadline|attempt|retr|tries|elapsed|max_|_max|limit|(?<!row)count|until|expire|stop|shutdown"
     r"|cancel|running|time\.time|monotonic|is_set|end_time|giveup|give_up|remaining",
     re.IGNORECASE,
 )
@@ -50,6 +51,8 @@ def absent_by(judge: Judge, look: Event, act: Event) -> bool:
             if judge.rests_on(act.where, test, look):
                 return denies(test) != (frame.part == "else")
         return waited_before(look, act)
+    if look.kind in ("exists", "stat", "age", "read") and missed_before(look, act):
+        return True
     if look.kind == "exists" and look.via and look.via is act.via:
         inner, made = look.facts["inside"], act.facts["inside"]
         return absent_by(judge, inner, made)
@@ -59,6 +62,23 @@ def absent_by(judge: Judge, look: Event, act: Event) -> bool:
         if frame.part == "else" and judge.rests_on(act.where, test, _call_of(judge, look)):
             return isinstance(frame.node, ast.If) and exits(frame.node.body)
     return False
+
+
+MISSING = frozenset("FileNotFoundError OSError IOError".split())
+
+
+def missed_before(look: Event, act: Event) -> bool:
+    """`try: stat(path) except FileNotFoundError: open(path, "w")`: made, as it is not there."""
+    for frame in act.frames:
+        if frame.kind == "try" and frame.handler is not None:
+            if any(f.node is frame.node and f.part == "body" for f in look.frames):
+                return bool(names_of(frame.handler) & MISSING) and ends_elsewhere(frame.node)
+    return False
+
+
+def ends_elsewhere(tried: ast.Try) -> bool:
+    """Does the function end where the file was there?"""
+    return exits(tried.body) or exits(tried.orelse)
 
 
 def _call_of(judge: Judge, look: Event) -> Event:
@@ -144,6 +164,9 @@ def is_lock(judge: Judge, function: Function, event: Event) -> bool:
         return True
     if any(e.kind == "unlink" and e.lockish for e in judge.everything()):
         return True
+    if function.within is not None and words.speaks_of_lock(function.within.name):
+        if words.acquires(function.name):
+            return True
     whole = judge.whole(function)
     return any(e.kind == "sleep" or e.facts.get("name") == "os.getpid" for e in whole)
 
@@ -157,6 +180,8 @@ def is_flag(judge: Judge, act: Event) -> bool:
     if kinds != {"exists", "write", "unlink"} or OWN_NAME.search(act.key):
         return False
     function = act.where
+    if holds_data(judge, act):
+        return False
     gone = [e for e in same if e.kind == "unlink" and e.where is function and e.line > act.line]
     if not gone or gave_up(judge, function, act) is None:
         return False
@@ -167,6 +192,28 @@ def is_flag(judge: Judge, act: Event) -> bool:
         for given in [*event.facts["called"].args, *event.facts["called"].keywords.values()]
     )
     return not any(function.key(given) == act.key for given in handed)
+
+
+def holds_data(judge: Judge, made: Event) -> bool:
+    """Is more written into it than who made it, and when?"""
+    handle = str(made.facts.get("handle", ""))
+    for event in judge.own(made.where) if handle else ():
+        called = event.facts.get("called")
+        if called is None or text_of(called.func) not in (
+            f"{handle}.write",
+            f"{handle}.writelines",
+        ):
+            continue
+        texts = {text.rpartition(".")[2] for each in called.args for text in made.where.texts(each)}
+        names = {n.id for each in called.args for n in nodes(each) if isinstance(n, ast.Name)}
+        if names - {"str", "os", "time", "f"} and not texts & {
+            "getpid",
+            "gethostname",
+            "time",
+            "now",
+        }:
+            return True
+    return False
 
 
 def check_then_create(judge: Judge) -> Iterator[Hit]:
@@ -180,6 +227,8 @@ def check_then_create(judge: Judge) -> Iterator[Hit]:
         flocked = judge.flocked(function)
         for act in acts:
             if act.key in flocked or act.facts.get("mode", "").startswith("a"):
+                continue
+            if judge.under_lock(act):
                 continue
             look = waits_out(judge, function, act) or gave_up(judge, function, act)
             look = look or looked_at(judge, function, act)
@@ -242,7 +291,7 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
             exclusive = bool(event.facts.get("exclusive"))
             if event.facts.get("rename") or "a" in event.facts.get("mode", ""):
                 continue
-            if on_windows(event):
+            if on_windows(event) or judge.under_lock(event):
                 continue
             if knows_owner(judge, function) or words.releases(function.name):
                 continue
@@ -251,8 +300,10 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
             if exclusive:
                 met = contended(judge, event)
                 if event.facts.get("folder"):
-                    met = met and removed
-                if not (met or (removed and words.acquires(function.name))):
+                    named = judge.named_lock(function) and words.acquires(function.name)
+                    met = met and (removed or named)
+                here = gone_here(judge, function, event)
+                if not (met or here or (removed and words.acquires(function.name))):
                     continue
             else:
                 seen = any(e.kind == "exists" and e.key == event.key for e in unit)
@@ -265,6 +316,14 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
                 " crash before it is removed blocks every later run",
             )
             break
+
+
+def gone_here(judge: Judge, function: Function, made: Event) -> bool:
+    """Is it removed in a `finally` of the function that made it: is it held by being there?"""
+    return any(
+        e.kind == "unlink" and e.key == made.key and e.line > made.line and judge.in_finally(e)
+        for e in judge.own(function)
+    )
 
 
 WINDOWS = re.compile(
@@ -325,6 +384,11 @@ def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event |
             test = any(event.site is call for call in calls_in(loop.test))
             if test and event.kind == "redis_lock" and denies(loop.test):
                 return event
+            if test and denies(loop.test) and slept(judge, function, loop):
+                if event.kind == "take" or (event.kind == "call" and tries(judge, event)):
+                    return event
+                if event.kind == "acquire" and outside(judge, function, event):
+                    return event
             if not (test and event.kind == "exists" and event.lockish):
                 continue
             if awaited(loop.test, event):
@@ -335,8 +399,13 @@ def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event |
         if event.kind == "create" and event.facts.get("exclusive") and event.lockish:
             if tried_again(judge, event, loop):
                 return event
-        if event.kind == "redis_lock" and "inside" not in event.facts:
+        if event.kind == "redis_lock" and "inside" not in event.facts and ends_by_itself(loop):
             if event.lockish or words.acquires(function.name):
+                return event
+        if event.kind in ("take", "acquire") and asked_again(judge, function, event, loop):
+            return event
+        if event.kind == "call" and tries(judge, event) and slept(judge, function, loop):
+            if turns_on(event, loop):
                 return event
         if event.kind == "flock" and event.facts.get("nonblocking") and "inside" not in event.facts:
             if tried_again(judge, event, loop):
@@ -344,9 +413,61 @@ def waits_for_lock(judge: Judge, function: Function, loop: ast.While) -> Event |
     return None
 
 
+def ends_by_itself(loop: ast.While) -> bool:
+    """Does anything in the loop leave it, and no refused job only give way to the next?"""
+    return any(isinstance(n, ast.Return | ast.Break) for s in loop.body for n in nodes(s))
+
+
+def slept(judge: Judge, function: Function, loop: ast.While) -> bool:
+    """Does this loop pause?"""
+    return any(e.kind == "sleep" and loop in judge.loops(e) for e in judge.whole(function))
+
+
+def outside(judge: Judge, function: Function, event: Event) -> bool:
+    """Is this the acquire of a lock between processes or hosts?"""
+    return made_by(judge, function, event.facts["called"].func) in OUTSIDE
+
+
+def tries(judge: Judge, call: Event) -> bool:
+    """Is this a helper that takes a lock and says whether it did?"""
+    helper = call.facts["helper"]
+    if not words.acquires(helper.name) or not any(returned(helper.body)):
+        return False
+    kinds = {e.kind for e in judge.whole(helper) if e.lockish or judge.named_lock(helper)}
+    return bool(kinds & {"create", "redis_lock", "take"}) or judge.has_flock(judge.whole(helper))
+
+
+def turns_on(event: Event, loop: ast.While) -> bool:
+    """Does what this call answers end the loop, and nothing else?"""
+    for stmt in loop.body:
+        if isinstance(stmt, ast.If) and any(event.site is n for n in nodes(stmt.test)):
+            return not denies(stmt.test) and exits(stmt.body)
+    return False
+
+
+def asked_again(judge: Judge, function: Function, event: Event, loop: ast.While) -> bool:
+    """Is a refusal of a store's or a library's no reason to leave the loop?"""
+    if "inside" in event.facts or not slept(judge, function, loop):
+        return False
+    if event.kind == "acquire" and not outside(judge, function, event):
+        return False
+    if event.kind == "take" and not (event.lockish or judge.at_lock(function)):
+        return False
+    handlers = judge.handled_by(event)
+    if handlers:
+        return not any(isinstance(n, ast.Raise | ast.Return | ast.Break)
+                       for h in handlers for s in h.body for n in nodes(s))  # fmt: off
+    return turns_on(event, loop) or any(
+        isinstance(s, ast.If) and exits(s.body) and judge.rests_on(function, s.test, event)
+        for s in loop.body
+    )
+
+
 def tried_again(judge: Judge, event: Event, loop: ast.While) -> bool:
     """Is a refusal swallowed inside the loop, so that it goes round?"""
     for frame in event.frames:
+        if frame.kind == "with" and swallows(judge, frame.node):
+            return frame.node.lineno >= loop.lineno and not bool(judge.handled_by(event))
         if frame.kind == "try" and frame.part == "body":
             within = (frame.node.end_lineno or 0) <= (loop.end_lineno or 0)
             if within and frame.node.lineno >= loop.lineno:
@@ -354,8 +475,49 @@ def tried_again(judge: Judge, event: Event, loop: ast.While) -> bool:
                 held = next((h for h in handlers if names_of(h) & HELD | names_of(h) & {"?"}), None)
                 if held is None or isinstance(held.body[-1], ast.Return):
                     return False
+                answers = [n for s in held.body for n in nodes(s) if isinstance(n, ast.Return)]
+                if answers and not any(loop in judge.loops(e) for e in judge.own(event.where)
+                                       if e.kind == "sleep"):  # fmt: off
+                    return False  # a live holder is answered; it goes round for a dead one
+                if refuses(judge, event, held, loop):
+                    return False
                 return not leaves(held.body) or _continues(held.body)
     return False
+
+
+def swallows(judge: Judge, block: ast.With | ast.AsyncWith) -> bool:
+    """`with suppress(FileExistsError):`."""
+    calls = [i.context_expr for i in block.items if isinstance(i.context_expr, ast.Call)]
+    return any(
+        judge.module.dotted(call.func).endswith("suppress")
+        and not HELD.isdisjoint(text_of(each) for each in call.args)
+        for call in calls
+    )
+
+
+def refuses(judge: Judge, event: Event, held: ast.ExceptHandler, loop: ast.While) -> bool:
+    """Is a live holder answered by an error, and the loop for a stale lock alone?"""
+    raised = [n for s in held.body for n in nodes(s) if isinstance(n, ast.Raise | ast.Return)]
+    plain = [n for n in raised if not isinstance(n, ast.Raise) or n.exc is not None]
+    return (
+        bool(plain)
+        and not slept(judge, event.where, loop)
+        and len(plain)
+        > len(
+            [
+                n
+                for s in held.body
+                if isinstance(s, ast.If) and foreign(s)
+                for n in s.body
+                if n in plain
+            ]
+        )
+    )
+
+
+def foreign(stmt: ast.If) -> bool:
+    """`if error.errno != EEXIST: raise`: an error that is none of a lock."""
+    return any(text_of(n).endswith("errno") for n in nodes(stmt.test))
 
 
 def _continues(block: list[ast.stmt]) -> bool:
@@ -383,6 +545,7 @@ def unbounded_wait(judge: Judge) -> Iterator[Hit]:
                     each.kind == "signal"
                     and stmt in judge.loops(each)
                     and not own_child(stmt, each)
+                    and "getpid" not in each.key
                 ):
                     if judge.at_lock(function) or "pid" in each.key.lower():
                         yield Hit(

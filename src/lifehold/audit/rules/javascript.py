@@ -76,6 +76,7 @@ def test_then_make(source: Source) -> Iterator[Hit]:
                 break
         else:
             yield from made_behind_refusal(source, act)
+            yield from made_behind_read(source, act)
             yield from made_in_catch(source, act)
             yield from made_in_chain(source, act)
             yield from made_in_callback(source, act)
@@ -105,6 +106,25 @@ def made_behind_refusal(source: Source, act: Act) -> Iterator[Hit]:
                 return
 
 
+def made_behind_read(source: Source, act: Act) -> Iterator[Hit]:
+    """`try { read(lock); return false } catch {}`, and behind it the lock is made."""
+    block = next((n for n in above(act.node) if n.type in ("statement_block", "program")), None)
+    for other in block.named_children if block is not None else ():
+        if other.type != "try_statement" or other.end_byte > act.node.start_byte:
+            continue
+        tried = field_of(other, "body")
+        for look in act.holder.acts if refuses(source, act, tried) else ():
+            looks = look.kind in ("read", "exists", "stat") and look.key == act.key
+            if looks and inside_of(look, tried):
+                yield at(
+                    act,
+                    f"`{shown(act)}` is looked at on line {look.lineno} and made here: two"
+                    " processes that look at the same moment both go on",
+                    (look, "looked at here"),
+                )
+                return
+
+
 def only_looks(scope: Scope) -> bool:
     """A function that asks whether a file is there, and does nothing else."""
     return bool(scope.name) and all(each.kind in ("exists", "stat") for each in scope.acts)
@@ -119,7 +139,10 @@ def made_in_catch(source: Source, act: Act) -> Iterator[Hit]:
             continue
         tried = field_of(each.parent, "body")
         for look in source.acts:
-            looks = look.kind in ("exists", "stat") and look.key == act.key
+            kinds = (
+                ("exists", "stat", "read") if refuses(source, act, tried) else ("exists", "stat")
+            )
+            looks = look.kind in kinds and look.key == act.key
             if looks and tried is not None and any(n.id == look.node.id for n in below(tried)):
                 yield at(
                     act,
@@ -128,6 +151,13 @@ def made_in_catch(source: Source, act: Act) -> Iterator[Hit]:
                     (look, "looked for here"),
                 )
                 return
+
+
+def refuses(source: Source, act: Act, tried: Node | None) -> bool:
+    """Does this block leave where the file was there, and is a lock made where it was not?"""
+    if not (words.acquires(act.holder.name) or "process.pid" in text_of(act.node)):
+        return False
+    return any(n.type in ("return_statement", "throw_statement") for n in below(tried))
 
 
 def made_in_chain(source: Source, act: Act) -> Iterator[Hit]:
@@ -226,7 +256,7 @@ def about_lock(source: Source, act: Act) -> bool:
 def not_allowed_is_dead(source: Source) -> Iterator[Hit]:
     """LH404."""
     for act in source.acts:
-        if act.kind != "alive" or not about_lock(source, act):
+        if act.kind != "alive" or "kill" not in act.facts or not about_lock(source, act):
             continue
         tried = next((each for each in above(act.node) if each.type == "try_statement"), None)
         handler = field_of(tried, "handler")
@@ -407,12 +437,23 @@ def removed_in_finally(source: Source) -> Iterator[Hit]:
 
 def only_at_exit(source: Source) -> Iterator[Hit]:
     """LH408."""
+    for act, end in removed_at_exit(source):
+        yield at(
+            act,
+            f"`{shown(act)}` is removed by an exit handler alone: SIGKILL, the OOM killer and a"
+            " power cut run none, and the lock stays",
+            (end, "removed here"),
+        )
+
+
+def removed_at_exit(source: Source) -> Iterator[tuple[Act, Act]]:
+    """Each lock that handlers of the process's end remove, and nobody else."""
     late: set[str] = set()
     inner: set[int] = set()
     for act in source.acts:
         if act.kind == "on":
             given = (field_of(act.node, "arguments") or act.node).named_children
-            late |= {text_of(given[1]).rpartition(".")[2]}
+            late |= {text_of(given[1]).rpartition(".")[2], called_alone(given[1])}
             inner |= {e.node.id for e in source.acts if e.kind == "unlink" and inside(e, act)}
     if not late and not inner:
         return
@@ -424,12 +465,14 @@ def only_at_exit(source: Source) -> Iterator[Hit]:
         if any(e.kind in ("alive", "stat") for e in unit) or not gone:
             continue
         if all(e.node.id in inner or e.holder.name in late for e in gone):
-            yield at(
-                act,
-                f"`{shown(act)}` is removed by an exit handler alone: SIGKILL, the OOM killer and a"
-                " power cut run none, and the lock stays",
-                (gone[0], "removed here"),
-            )
+            yield act, gone[0]
+
+
+def called_alone(node: Node) -> str:
+    """The name in `() => this.dispose()`: what a handler calls that does no more."""
+    calls = [n for n in below(node) if n.type == "call_expression"]
+    func = field_of(calls[0], "function") if len(calls) == 1 else None
+    return text_of(field_of(func, "property") or func)
 
 
 def inside(act: Act, other: Act) -> bool:

@@ -221,13 +221,16 @@ def rewrites(judge: Judge, function: Function, opened: Event) -> Event | None:
 def drops_handle(judge: Judge) -> Iterator[Hit]:
     """LH115."""
     for function in judge.functions:
+        yield from drops_lock(judge, function)
         for event in judge.own(function):
             if event.kind != "flock":
                 continue
             handle = event.facts["handle_expr"]
             inner = (
                 handle.func.value
-                if isinstance(handle, ast.Call) and isinstance(handle.func, ast.Attribute)
+                if isinstance(handle, ast.Call)
+                and isinstance(handle.func, ast.Attribute)
+                and handle.func.attr == "fileno"
                 else handle
             )
             if isinstance(inner, ast.Call) and opens_file(judge, inner):
@@ -246,11 +249,34 @@ def drops_handle(judge: Judge) -> Iterator[Hit]:
                 break
 
 
+def drops_lock(judge: Judge, function: Function) -> Iterator[Hit]:
+    """`FileLock(path).acquire()` as a statement: the object goes, and its file with it."""
+    for event in judge.own(function):
+        if event.kind != "library_lock":
+            continue
+        stmt = event.facts["statement"]
+        value = stmt.value if isinstance(stmt, ast.Expr) else None
+        value = value.value if isinstance(value, ast.Await) else value
+        made = event.facts["name"].endswith("LockFile") and value is event.site
+        taken = (
+            isinstance(value, ast.Call)
+            and isinstance(value.func, ast.Attribute)
+            and value.func.attr == "acquire"
+            and value.func.value is event.site
+        )
+        if made or taken:
+            yield at(
+                event,
+                "the lock that is taken here has no name: the object is dropped at once, its file"
+                " is closed, and the lock ends with this statement",
+            )
+
+
 def opens_file(judge: Judge, call: ast.Call) -> bool:
     """`open(path)` or `path.open()`: a file that is closed when nobody has it any more."""
     name = judge.module.dotted(call.func)
     method = isinstance(call.func, ast.Attribute) and call.func.attr == "open"
-    return name in ("open", "io.open", "codecs.open") or (
+    return name in ("open", "io.open", "codecs.open", "os.fdopen") or (
         method and name.partition(".")[0] not in ("os", "gzip", "bz2", "lzma", "webbrowser")
     )
 
@@ -303,7 +329,13 @@ def forgotten(judge: Judge, function: Function, name: str, event: Event) -> bool
 
 def ends_with_lock(judge: Judge, function: Function, opened: ast.Call, lock: Event) -> bool:
     """Is a lock file locked, and nothing done under it before the function returns?"""
-    if not opened.args or not function.lockish(opened.args[0]):
+    of_path = (
+        isinstance(opened.func, ast.Attribute) and judge.module.dotted(opened.func)[:3] != "io."
+    )
+    path = opened.args[0] if opened.args else None
+    if isinstance(opened.func, ast.Attribute) and of_path:
+        path = opened.func.value
+    if not function.lockish(path):
         return False
     later = (e for e in judge.own(function) if e.line > lock.line)
     return all(any(f.part == "handler" for f in e.frames) for e in later)
@@ -487,13 +519,6 @@ def for_threads_only(judge: Judge) -> Iterator[Hit]:
     module = judge.module
     if "multiprocessing" not in module.lower and "ProcessPool" not in module.text:
         return
-    locks = {
-        name: value
-        for name, values in module.top.assigned.items()
-        for value in values
-        if isinstance(value, ast.Call)
-        and module.dotted(value.func) in ("threading.Lock", "threading.RLock", "asyncio.Lock")
-    }
     for function in judge.functions:
         for event in judge.own(function):
             called = event.facts.get("called")
@@ -502,20 +527,53 @@ def for_threads_only(judge: Judge) -> Iterator[Hit]:
             worker = event.facts.get("helper")
             if worker is None or not module.dotted(called.node.func).endswith("Process"):
                 worker = handed_to_pool(judge, function, called.node)
-            if worker is None:
-                continue
-            for stmt, _frames in worker.walked:
-                used = [i for i in getattr(stmt, "items", []) if text_of(i.context_expr) in locks]
-                if isinstance(stmt, ast.With) and used:
-                    text = text_of(used[0].context_expr)
-                    yield Hit(
-                        worker,
-                        stmt,
-                        f"`{text}` is a lock between threads, and {worker.title} runs in processes:"
-                        " each process has its own copy, and none waits for another",
-                        (there(event, "a process is started here"),),
-                    )
-                    return
+            worker = worker or method_of_process(judge, called.node)
+            found = threads_lock(judge, worker) if worker is not None else None
+            if worker is not None and found is not None:
+                yield Hit(
+                    worker,
+                    found[0],
+                    f"`{found[1]}` is a lock between threads, and {worker.title} runs in processes:"
+                    " each process has its own copy, and none waits for another",
+                    (there(event, "a process is started here"),),
+                )
+                return
+
+
+OF_THREADS = ("threading.Lock", "threading.RLock", "asyncio.Lock")
+
+
+def threads_lock(
+    judge: Judge, worker: Function, *, deep: bool = True
+) -> tuple[ast.AST, str] | None:
+    """Where this function takes a lock between threads, and what that is called."""
+    entered: list[tuple[ast.AST, ast.expr]] = [
+        (stmt, item.context_expr)
+        for stmt, _frames in worker.walked
+        for item in (stmt.items if isinstance(stmt, ast.With | ast.AsyncWith) else ())
+    ]
+    entered += [(e.site, e.expr) for e in judge.own(worker) if e.kind == "acquire" and e.expr]
+    for where, taken in entered:
+        name = text_of(taken)
+        given = judge.module.top.assigned.get(name, [])
+        if worker.within is not None and name.startswith(("self.", "cls.")):
+            given = [value for value, _ in worker.within.attributes.get(name.split(".")[1], [])]
+        if any(
+            isinstance(v, ast.Call) and judge.module.dotted(v.func) in OF_THREADS for v in given
+        ):
+            return where, name
+    deep = deep and any(e.facts["name"] == "asyncio.run" for e in judge.own(worker))
+    helpers = [e.facts["helper"] for e in judge.own(worker) if "helper" in e.facts] if deep else []
+    found = (threads_lock(judge, each, deep=False) for each in helpers)
+    return next(filter(None, found), None)
+
+
+def method_of_process(judge: Judge, node: ast.Call) -> Function | None:
+    """`Process(target=counter.bump)`: the one method of that name."""
+    if not judge.module.dotted(node.func).endswith("Process"):
+        return None
+    target = next((k.value for k in node.keywords if k.arg == "target"), None)
+    return judge.method_named(target.attr) if isinstance(target, ast.Attribute) else None
 
 
 POOLS = ("ProcessPoolExecutor", "multiprocessing.Pool", "multiprocessing.pool.Pool")
@@ -573,8 +631,10 @@ def pid_too_early(judge: Judge) -> Iterator[Hit]:
     """LH122."""
     for function in judge.functions:
         for name, default in function.defaults.items():
+            if "parent" in name or "main" in name:
+                continue  # it asks later whether this is still the one
             if any(judge.module.dotted(c.func) == "os.getpid" for c in calls_in(default)):
-                if judge.at_lock(function) or "lock" in judge.module.lower:
+                if judge.at_lock(function) or words.speaks_of_pid(name):
                     yield Hit(
                         function,
                         default,

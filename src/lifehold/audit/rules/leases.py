@@ -219,10 +219,10 @@ def deaf_to_loss(judge: Judge) -> Iterator[Hit]:
 
 def deaf_zookeeper(judge: Judge) -> Iterator[Hit]:
     module = judge.module
-    if "kazoo" not in module.lower or "add_listener" in module.text:
+    if "KazooClient" not in module.text or "add_listener" in module.text:
         return
-    if not any(name.startswith("kazoo") for name in module.imports.values()):
-        return
+    if not any(name.startswith("kazoo.client") for name in module.imports.values()):
+        return  # who makes the client listens
     for function in judge.functions:
         for event in judge.own(function):
             called = event.facts.get("called")
@@ -344,8 +344,6 @@ def hot_loop(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         if not words.acquires(function.name) or words.releases(function.name):
             continue
-        if not (judge.at_lock(function) or words.speaks_of_lock(judge.module.lower)):
-            continue
         for stmt, _frames in function.walked:
             if not isinstance(stmt, ast.While) or paused(judge, function, stmt):
                 continue
@@ -353,7 +351,7 @@ def hot_loop(judge: Judge) -> Iterator[Hit]:
             asked = [
                 n for n in inside
                 if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
-                and n.func.attr in TRIES
+                and n.func.attr in TRIES and of_lock(judge, function, n)
             ]  # fmt: off
             endless = isinstance(stmt.test, ast.Constant) and bool(stmt.test.value)
             won = any(isinstance(s, ast.If) and leaves_loop(s.body) for s in stmt.body)
@@ -367,6 +365,15 @@ def hot_loop(judge: Judge) -> Iterator[Hit]:
                 break
 
 
+def of_lock(judge: Judge, function: Function, asked: ast.Call) -> bool:
+    """Is a lock asked for, by the name of who asks or by what is named in the request?"""
+    if judge.named_lock(function) or re.search(r"lead|lease|elect", function.name, re.IGNORECASE):
+        return True
+    texts = [text for given in [*asked.args, *[k.value for k in asked.keywords]]
+             for text in function.texts(given)]  # fmt: off
+    return any(words.speaks_of_lock(text) or "lease" in text.lower() for text in texts)
+
+
 def leaves_loop(block: list[ast.stmt]) -> bool:
     return bool(block) and isinstance(block[-1], ast.Return | ast.Break)
 
@@ -376,7 +383,7 @@ def no_pause(judge: Judge) -> Iterator[Hit]:
     yield from hot_loop(judge)
     for function in judge.functions:
         for event in judge.own(function):
-            taken = event.kind == "redis_lock" or (
+            taken = event.kind in ("redis_lock", "take") or (
                 event.kind in ("create", "flock")
                 and (event.facts.get("exclusive") or event.facts.get("nonblocking"))
             )
@@ -385,7 +392,7 @@ def no_pause(judge: Judge) -> Iterator[Hit]:
             loops = judge.loops(event)
             loop = loops[-1] if loops else None
             stmt = event.facts.get("statement")
-            if isinstance(stmt, ast.While) and event.kind == "redis_lock":
+            if isinstance(stmt, ast.While) and event.kind in ("redis_lock", "take"):
                 loop = stmt  # `while not set(..., nx=True): pass`
             if loop is None or paused(judge, function, loop) or bounded(judge, event, loop):
                 continue
@@ -402,7 +409,7 @@ def paused(judge: Judge, function: Function, loop: ast.While) -> bool:
         for node in ast.walk(stmt):
             if isinstance(node, ast.Call):
                 name = judge.module.dotted(node.func) or getattr(node.func, "attr", "")
-                if PAUSES.search(name.lower()):
+                if PAUSES.search(name.lower()) and not (name.endswith("sleep") and no_time(node)):
                     return True
                 helper = judge.reader.callee(function, judge.module.called(node))
                 if helper is not None and any(e.kind == "sleep" for e in judge.whole(helper)):
@@ -412,6 +419,11 @@ def paused(judge: Judge, function: Function, loop: ast.While) -> bool:
     return False
 
 
+def no_time(call: ast.Call) -> bool:
+    """`sleep(0)` is no pause."""
+    return bool(call.args) and number(call.args[0]) == 0
+
+
 def bounded(judge: Judge, event: Event, loop: ast.While) -> bool:
     """Does a refusal leave the loop: is it repeated for another reason?"""
     for handler in judge.handled_by(event):
@@ -419,7 +431,7 @@ def bounded(judge: Judge, event: Event, loop: ast.While) -> bool:
             return True
     inside = [n for stmt in loop.body for n in ast.walk(stmt)]
     refused = [n for n in inside if isinstance(n, ast.Raise)]
-    return bool(refused) or not (judge.handled_by(event) or event.kind == "redis_lock")
+    return bool(refused) or not (judge.handled_by(event) or event.kind in ("redis_lock", "take"))
 
 
 def forgotten_key(judge: Judge) -> Iterator[Hit]:

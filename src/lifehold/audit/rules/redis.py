@@ -12,7 +12,7 @@ from ..judge import CLOCK
 from ..model import nodes, text_of
 from ..rule import Hit, at, there
 from .create import denies
-from .leases import spelled_alike
+from .leases import alike, literal, spelled_alike
 from .rows import by_client_clock, renewed_for_anyone
 
 if TYPE_CHECKING:
@@ -97,13 +97,26 @@ def without_end(judge: Judge) -> Iterator[Hit]:
                 if event.key in expiring or not is_key(judge, event, {}):
                     continue
                 record = "job" in event.key.lower() and not words.speaks_of_lock(event.key)
-                if record or scripted(judge, function) or ends_in_value(judge, event):
+                if (
+                    is_default(judge, event)
+                    or record
+                    or scripted(judge, function)
+                    or ends_in_value(judge, event)
+                ):
                     continue
                 yield at(
                     event,
                     f"`{event.name}` is set without an expiry: when its holder dies, the lock stays"
                     " for ever",
                 )
+
+
+def is_default(judge: Judge, event: Event) -> bool:
+    """`set(key, 30, nx=True)`, and then the key is read: a first value, and no lock."""
+    return isinstance(event.facts["statement"], ast.Expr) and any(
+        e.kind == "redis_get" and e.key == event.key and e.line > event.line
+        for e in judge.own(event.where)
+    )
 
 
 def ends_in_value(judge: Judge, event: Event) -> bool:
@@ -191,6 +204,8 @@ def _deletes(judge: Judge, *, cache: bool) -> Iterator[Hit]:
                 continue
             if len(locked) == 1 and event.key not in locked and spelled_alike(event.key, *locked):
                 continue  # LH209 has it
+            if len(locked) == 1 and other_key(event, *locked.values()):
+                continue  # so here
             spans = (there(made, "taken here"),) if made else ()
             yield at(
                 event,
@@ -199,6 +214,21 @@ def _deletes(judge: Judge, *, cache: bool) -> Iterator[Hit]:
                 *spans,
             )
             break
+
+
+def other_key(event: Event, made: Event) -> bool:
+    """Is another key deleted than the function or class takes: by LH209's words?"""
+    near = made.where is event.where or (
+        made.where.within is not None and made.where.within is event.where.within
+    )
+    plain = event.key != made.key and event.lockish and made.lockish
+    return (
+        near
+        and plain
+        and literal(made, made.key)
+        and literal(event, event.key)
+        and alike(event.key, made.key)
+    )
 
 
 def of_cache(event: Event, made: Event | None) -> bool:
@@ -210,8 +240,15 @@ def of_cache(event: Event, made: Event | None) -> bool:
 
 def deletes_lock(judge: Judge, event: Event, locked: dict[str, Event]) -> bool:
     if is_key(judge, event, locked):
+        if event.lockish and judge.in_finally(event) and set_here(judge, event):
+            return True
         return bool(locked) or (words.releases(event.where.name) and event.lockish)
     return False
+
+
+def set_here(judge: Judge, event: Event) -> bool:
+    """Did this very function set the key, by two steps or by one?"""
+    return any(e.kind == "redis_set" and e.key == event.key for e in judge.own(event.where))
 
 
 def watched(judge: Judge, function: Function) -> bool:
@@ -280,10 +317,12 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
         owner = function.within.name if function.within else ""
         renews = bool(set(words.pieces(f"{owner} {function.name}")) & RENEWS)
         for event in own:
-            if not renews and not beats(judge, event):
+            if not renews and not beats(judge, event) and not begins_again(function):
                 continue
             if event.kind != "redis_expire" or not (
-                is_key(judge, event, locked) or made_for_lock(judge, event)
+                is_key(judge, event, locked)
+                or made_for_lock(judge, event)
+                or handed_lock(judge, event)
             ):
                 continue
             if compares_owner(judge, event):
@@ -296,6 +335,14 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
             break
 
 
+def begins_again(function: Function) -> bool:
+    """Does it hand itself to a timer: `Timer(3, self._again)`?"""
+    own = {function.name, f"self.{function.name}"}
+    calls = [n for s in function.body for n in nodes(s) if isinstance(n, ast.Call)]
+    given = [text_of(each) for n in calls for each in [*n.args, *[k.value for k in n.keywords]]]
+    return not own.isdisjoint(given)
+
+
 def beats(judge: Judge, event: Event) -> bool:
     """Is it repeated after a pause, and nothing else takes the lock in that loop?"""
     for loop in judge.loops(event):
@@ -305,6 +352,16 @@ def beats(judge: Judge, event: Event) -> bool:
         if {"sleep", "wait"} & set(names):
             return True
     return False
+
+
+def handed_lock(judge: Judge, event: Event) -> bool:
+    """Is the key a parameter, and the key of a lock what a caller hands over?"""
+    return event.key.startswith("⟨") and any(
+        each.facts.get("inside") is event and each.lockish
+        for caller in judge.callers(event.where)
+        if caller is not event.where
+        for each in judge.whole(caller)
+    )
 
 
 def made_for_lock(judge: Judge, event: Event) -> bool:
@@ -382,7 +439,7 @@ def get_then_set(judge: Judge) -> Iterator[Hit]:
             look = next((e for e in looks if led(judge, function, e, event)), None)
             if look is None or compares_owner_positive(judge, event):
                 continue
-            if in_transaction(event):
+            if in_transaction(event) or judge.under_lock(event):
                 continue
             if renews and not on_absence(judge, function, look, event):
                 continue

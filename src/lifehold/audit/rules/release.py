@@ -7,8 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 from .. import words
-from ..events import compares_inode
+from ..events import PARAMETER, compares_inode
 from ..judge import calls_of, is_constant, names_of, returned
+from ..libraries import OUTSIDE, made_by
 from ..model import calls_in, leaves, nodes, text_of
 from ..rule import Hit, at, there
 from .create import OWN_NAME, on_windows
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from ..model import Frame, Function
 
 STRICT = frozenset("release unlock exit cleanup free teardown del stop".split())
-CALM = frozenset("info debug warning error exception log print critical write".split())
+CALM = frozenset(
+    "info debug warning warn error exception log print critical write echo secho notice".split()
+)
 
 
 def removes_flocked(judge: Judge) -> Iterator[Hit]:
     """LH108."""
-    yield from removes_library_lock(judge)
     if compares_inode(judge.module):
         return
     for function in judge.functions:
@@ -37,9 +39,11 @@ def removes_flocked(judge: Judge) -> Iterator[Hit]:
                 continue
             if event.kind != "unlink" or event.key not in flocked or on_windows(event):
                 continue
-            if not (event.lockish or judge.named_lock(function)):
-                continue  # data that is locked itself: LH114
             lock = flocked[event.key]
+            same = lock.where is function or "⟨" not in event.key  # each has parameters of its own
+            of_library = same and lock.kind == "library_lock"
+            if not (event.lockish or judge.named_lock(function) or of_library):
+                continue  # data that is locked itself: LH114
             judged = judgement(judge, function, event)
             if before_lock(judge, function, event) or (judged and judged.kind in ("alive", "age")):
                 continue  # LH106 has it
@@ -53,66 +57,15 @@ def removes_flocked(judge: Judge) -> Iterator[Hit]:
             break
 
 
-LIBRARIES = re.compile(
-    r"^(filelock\.(\w+\.)?(Async|Unix|Thread)*FileLock|portalocker\.(\w+\.)?R?Lock"
-    r"|fasteners\.(\w+\.)?InterProcess(ReaderWriter)?Lock|zc\.lockfile\.LockFile"
-    r"|oslo_concurrency\.lockutils\.\w+)$"
-)  # whose locks are the kernel's, on a file that stays
-
-
-def removes_library_lock(judge: Judge) -> Iterator[Hit]:
-    """LH108 of a file that a library locks: `lock.lock_file`, or the path that it was made of."""
-    imported = ("filelock", "portalocker", "fasteners", "zc.lockfile", "oslo_concurrency")
-    if not any(name in judge.module.text for name in imported):
-        return
-    made = [
-        (event.where, event.where.key(event.facts["called"].args[0]), event)
-        for event in judge.everything()
-        if event.facts.get("called") and event.facts["called"].args
-        and LIBRARIES.match(judge.module.dotted(event.facts["called"].func))
-    ]  # fmt: off
-    for function in judge.functions:
-        for event in judge.own(function) if made else ():
-            if event.kind != "unlink" or words.breaks(function.name) or on_windows(event):
-                continue
-            lock = next((each for each in made if leads_to(function, event, *each)), None)
-            if lock is not None:
-                yield at(
-                    event,
-                    f"`{event.name}` is locked by the object of line {lock[2].line} and unlinked"
-                    " here: who waits on the old file gets its lock while the next one locks a new"
-                    " file of the same name; both hold the lock",
-                    there(lock[2], "its lock is made here"),
-                )
-                break
-
-
-def leads_to(function: Function, gone: Event, where: Function, path: str, made: Event) -> bool:
-    """Is it the file of that lock: by its path, or asked of the object?"""
-    if function is not where and not (
-        function.within is not None and function.within is where.within
-    ):
-        return False
-    if gone.key == path:
-        return True
-    if gone.key.startswith("self.") and where.within is not None:
-        known = where.within.attributes.get(gone.key[5:], [])
-        if any(scope is where and where.key(value) == path for value, scope in known):
-            return True
-    owner, _, asked = gone.key.rpartition(".")
-    if asked not in ("lock_file", "path", "filename", "lockfile"):
-        return False
-    if owner == function.key(made.facts["called"].node):
-        return True
-    given = where.within.attributes.get(owner.removeprefix("self."), []) if where.within else []
-    return owner.startswith("self.") and any(value is made.site for value, _ in given)
-
-
 def told_of_caller(judge: Judge, event: Event) -> bool:
     """A removal in a helper that knows nothing of locks belongs to who calls it."""
     inner = event.facts["inside"]
     helper = event.via
-    if helper is None or inner.via is not None or inner.lockish or judge.named_lock(helper):
+    if helper is None or inner.via is not None:
+        return False
+    if PARAMETER.fullmatch(inner.key) and not judge.has_flock(judge.whole(helper)):
+        return True  # it removes what it is handed
+    if inner.lockish or judge.named_lock(helper):
         return False
     return not judge.has_flock(judge.own(helper)) and not words.speaks_of_lock(inner.key)
 
@@ -153,6 +106,8 @@ def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
             continue
         if not is_release(judge, function, event) or judge.mine(event):
             continue
+        if judge.under_lock(event) and judge.tests(event):
+            continue  # asked and removed under one lock
         if event.via is not None:
             if not guarded_by_look(judge, function, event):
                 continue
@@ -329,46 +284,6 @@ def crosses_processes(judge: Judge, function: Function, taken: Event) -> bool:
     return made_by(judge, function, called.func) in OUTSIDE
 
 
-PROJECT = "project"  # a class that the settings name
-OUTSIDE = frozenset("project filelock redis portalocker fasteners lockfile lifehold zc".split())
-MAKERS = re.compile(
-    r"^(filelock|redis|aioredis|portalocker|fasteners|lockfile|lifehold|zc|pid|oslo_concurrency"
-    r"|threading|multiprocessing|asyncio|trio|anyio)\b"
-)
-
-
-def made_by(judge: Judge, function: Function, func: ast.expr) -> str:
-    """The library whose constructor made the object that this method belongs to."""
-    owner: ast.AST | None = func.value if isinstance(func, ast.Attribute) else None
-    for _ in range(6):
-        if isinstance(owner, ast.Await):
-            owner = owner.value
-        if isinstance(owner, ast.Call):
-            name = judge.module.dotted(owner.func)
-            if {name, name.rpartition(".")[2]} & words.project().classes:
-                return PROJECT
-            found = MAKERS.match(name)
-            if found:
-                return found[1].removeprefix("aio")
-            if any(e.site is owner and e.kind == "make_lock" for e in judge.everything()):
-                return "redis"
-            return ""
-        if isinstance(owner, ast.Name):
-            values = function.values(owner.id)
-            owner = values[0] if len(values) == 1 else None
-        elif (
-            isinstance(owner, ast.Attribute)
-            and text_of(owner).startswith("self.")
-            and function.within
-        ):
-            given = function.within.attributes.get(owner.attr, [])
-            made = [value for value, _ in given if isinstance(value, ast.Call)]
-            owner = made[0] if len(made) == 1 else None
-        else:
-            return ""
-    return ""
-
-
 def between(judge: Judge, function: Function, taken: Event, given: Event) -> bool:
     """Is anything called in between that may raise?"""
     quiet = ("print", "len", "str", "int", "time.time", "time.monotonic")
@@ -416,7 +331,7 @@ def yield_outside_try(judge: Judge, function: Function) -> Iterator[Hit]:
             if e.line > stmt.lineno
             and not any(f.part == "handler" for f in e.frames)
             and (
-                e.kind in ("unlock", "release")
+                e.kind in ("unlock", "release", "script")
                 or (e.kind in ("unlink", "redis_delete") and e.lockish)
             )
         ]
@@ -488,6 +403,7 @@ def ignored_result(judge: Judge) -> Iterator[Hit]:
         yield from dropped_answers(judge, function)
         yield from fails_open(judge, function)
         yield from goes_on_without(judge, function)
+        yield from goes_on_unlocked(judge, function)
 
 
 def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
@@ -501,7 +417,7 @@ def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
         if value is not event.site:
             continue
         if event.kind == "call" and answers_in_truth(judge, event.facts["helper"]):
-            if waits_by_default(event):
+            if waits_by_default(event) or raises_instead(event):
                 continue
             name = text_of(event.facts["called"].func)
             yield at(
@@ -509,13 +425,33 @@ def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
                 f"`{name}()` answers False when the lock is held by another, and nobody looks: the"
                 " work goes on without the lock",
             )
+        elif event.kind in ("redis_lock", "take") and work_unasked(judge, function, event):
+            yield at(
+                event,
+                f"whether `{event.name}` was taken is not looked at: the work goes on without the"
+                " lock",
+            )
         elif event.kind == "acquire" and may_refuse(judge, function, event):
+            if taken_again(judge, function, event):
+                continue
             yield at(
                 event,
                 f"`{event.name}.acquire` may answer False, and nobody looks: the work goes on"
                 " without the lock",
             )
     yield from tied_to_none(judge, function)
+
+
+def work_unasked(judge: Judge, function: Function, event: Event) -> bool:
+    """Is the lock's key set where nobody holds it, and then work done, whoever holds it?"""
+    if not event.lockish or judge.handled_by(event) or words.releases(function.name):
+        return False
+    own = [e for e in judge.own(function) if e.line > event.line]
+    if event.kind == "take" and event.facts["called"].func.attr not in ("put", "put_if_not_exists"):
+        return False  # a refusal raises
+    if any(e.kind in ("redis_get", "key_exists", "redis_expire") for e in own):
+        return False
+    return any(e.kind in ("other", "call") for e in own)
 
 
 def tied_to_none(judge: Judge, function: Function) -> Iterator[Hit]:
@@ -544,6 +480,20 @@ def tied_to_none(judge: Judge, function: Function) -> Iterator[Hit]:
                 f"`{name}` is False when the lock is held by another, and {function.title} returns"
                 " all the same: the block runs without the lock",
             )
+
+
+def raises_instead(call: Event) -> bool:
+    """`acquire(raise_if_fail=True)` does not answer False."""
+    given = call.facts["called"].keywords
+    return any(re.search("rais|fail|strict", k) and is_constant(v, True) for k, v in given.items())
+
+
+def taken_again(judge: Judge, function: Function, event: Event) -> bool:
+    """A lock between threads that is armed so, and waited for right behind."""
+    return any(
+        e.kind == "acquire" and e.key == event.key and e.line > event.line
+        for e in judge.own(function)
+    )
 
 
 def waits_by_default(call: Event) -> bool:
@@ -651,13 +601,11 @@ def goes_on_without(judge: Judge, function: Function) -> Iterator[Hit]:
     if words.releases(function.name):
         return
     for event in judge.own(function):
-        if event.kind != "acquire" and not (
-            event.kind == "flock" and event.facts["nonblocking"] and not event.facts["windows"]
-        ):
+        if not may_be_refused(judge, function, event) or judge.loops(event):
             continue
-        if judge.loops(event):
-            continue
-        shrugged = suppressed(judge, event, REFUSED) if event.kind == "flock" else None
+        shrugged = suppressed(judge, event, REFUSED if event.kind == "flock" else TIMEOUTS)
+        if shrugged and event.kind == "create":
+            shrugged = None
         stmt = event.facts.get("statement")
         if shrugged and shrugged.body[-1] is stmt and runs_behind(function, shrugged):
             yield Hit(
@@ -671,7 +619,8 @@ def goes_on_without(judge: Judge, function: Function) -> Iterator[Hit]:
         for handler in judge.handled_by(event):
             if not refused(judge, function, event, handler):
                 continue
-            if only_logs(handler.body) and work_follows(function, handler, event):
+            told = event.kind != "create" or any(calls_of([s]) for s in handler.body)
+            if told and only_logs(handler.body) and work_follows(function, handler, event):
                 yield Hit(
                     function,
                     handler,
@@ -682,6 +631,83 @@ def goes_on_without(judge: Judge, function: Function) -> Iterator[Hit]:
                 return
 
 
+def may_be_refused(judge: Judge, function: Function, event: Event) -> bool:
+    """An attempt that raises where the lock is another's."""
+    if event.kind == "flock":
+        return bool(event.facts["nonblocking"]) and not event.facts["windows"]
+    if event.kind == "create":
+        made = event.lockish and bool(event.facts.get("exclusive"))
+        return made and not judge.has_flock(judge.whole(function))
+    return event.kind == "acquire"
+
+
+def goes_on_unlocked(judge: Judge, function: Function) -> Iterator[Hit]:
+    """`if not lock.acquire(...): log(...)`, and the work is done all the same."""
+    if asks(function) or words.releases(function.name):
+        return
+    tried = [e for e in judge.own(function) if answers_by_truth(judge, function, e)]
+    for stmt, frames in function.walked if tried else ():
+        if not isinstance(stmt, ast.If) or stmt.orelse or not only_logs(stmt.body):
+            continue
+        if not calls_of(stmt.body) or any(f.kind == "while" for f in frames):
+            continue
+        event = next((e for e in tried if refusal(judge, function, stmt.test, e)), None)
+        if event is None or guarded_by_answer(function, stmt) or not runs_behind(function, stmt):
+            continue
+        yield at(
+            event,
+            f"a refusal is logged on line {stmt.body[0].lineno}, and the work goes on without the"
+            " lock",
+            there(event, "refused here"),
+        )
+        return
+
+
+def answers_by_truth(judge: Judge, function: Function, event: Event) -> bool:
+    if event.kind == "call":
+        return answers_in_truth(judge, event.facts["helper"])
+    if event.kind == "acquire":
+        return made_by(judge, function, event.facts["called"].func) in OUTSIDE
+    return event.kind in ("redis_lock", "take") and event.lockish
+
+
+def refusal(judge: Judge, function: Function, test: ast.expr, event: Event) -> bool:
+    """Is this test true where the attempt was refused: `not got`, `got is None`?"""
+    plain: ast.expr | None = None
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        plain = test.operand
+    elif isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is | ast.Eq):
+        plain = test.left if is_constant(test.comparators[0], None, False) else None
+    if isinstance(plain, ast.Name):
+        plain = function.only_value(plain.id)
+    if isinstance(plain, ast.NamedExpr | ast.Await):
+        plain = plain.value
+    plain = plain.value if isinstance(plain, ast.Await) else plain
+    return plain is event.site
+
+
+def guarded_by_answer(function: Function, told: ast.If) -> bool:
+    """Is the answer asked a second time, before the work?"""
+    names = {n.id for n in nodes(told.test) if isinstance(n, ast.Name)}
+    for stmt, _frames in function.walked:
+        if isinstance(stmt, ast.If | ast.While | ast.Return | ast.Assert) and stmt is not told:
+            asked = stmt.value if isinstance(stmt, ast.Return) else stmt.test
+            held = {n.id for n in nodes(asked) if isinstance(n, ast.Name)} if asked else set()
+            if held & names and not (isinstance(stmt, ast.If) and only_frees(stmt.body)):
+                return True
+    return False
+
+
+def only_frees(block: list[ast.stmt]) -> bool:
+    """A block that gives the lock back, and does no more."""
+    names = [text_of(call.func).rpartition(".")[2] for call in calls_of(block)]
+    return bool(names) and all(map(words.releases, names))
+
+
+TIMEOUTS = frozenset(
+    "Timeout filelock.Timeout LockException portalocker.LockException AlreadyLocked LockError"
+    " TimeoutError Exception BaseException".split()
+)
 REFUSED = frozenset("OSError IOError BlockingIOError Exception BaseException".split())
 # What a library raises when the lock is held by another.
 HELD_ELSEWHERE = re.compile(
@@ -696,7 +722,9 @@ def refused(judge: Judge, function: Function, event: Event, handler: ast.ExceptH
     if event.kind == "acquire":
         library = made_by(judge, function, event.facts["called"].func) in OUTSIDE
         return library and any(map(HELD_ELSEWHERE.search, kinds))
-    return bool(kinds & REFUSED)
+    if event.kind == "create":
+        return bool(kinds & (REFUSED | {"FileExistsError"}))
+    return bool(kinds & REFUSED) or any(map(HELD_ELSEWHERE.search, kinds))
 
 
 def runs_behind(function: Function, block: ast.stmt) -> bool:
@@ -708,6 +736,8 @@ def runs_behind(function: Function, block: ast.stmt) -> bool:
 def only_logs(body: list[ast.stmt]) -> bool:
     for stmt in body:
         if isinstance(stmt, ast.Pass):
+            continue
+        if isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Constant):
             continue
         if not (isinstance(stmt, ast.Expr) and isinstance(stmt.value, ast.Call)):
             return False

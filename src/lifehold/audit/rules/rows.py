@@ -13,6 +13,7 @@ from ..rule import Hit, at, there
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..events import Event
     from ..judge import Judge
     from ..model import Function
 
@@ -66,6 +67,8 @@ def unconditional_write(judge: Judge) -> Iterator[Hit]:
     yield from unconditional_row(judge)
     yield from unconditional_document(judge)
     yield from unowned_row(judge)
+    yield from saved_object(judge)
+    yield from looked_for_object(judge)
     lower = judge.module.lower
     shaped = "key={" in lower and ("put_item(" in lower or "update_item(" in lower)
     if not ("dynamo" in lower or "boto3" in lower or shaped):
@@ -147,6 +150,89 @@ def unconditional_document(judge: Judge) -> Iterator[Hit]:
                 there(asked[place], "read here"),
             )
             break
+
+
+HELD_BY = re.compile(r"^(locked|held|claimed|taken|acquired)_(by|at)", re.IGNORECASE)
+OBJECT_LOOKS = frozenset("head_object get_object exists stat_object list_objects_v2".split())
+CONDITIONS = frozenset("IfNoneMatch IfMatch if_generation_match if_none_match overwrite".split())
+
+
+def looked_for_object(judge: Judge) -> Iterator[Hit]:
+    """`head_object(Key=lock)`, which fails, and then `put_object(Key=lock)` of an object store."""
+    if "put_object(" not in judge.module.text and "upload_from_string(" not in judge.module.text:
+        return
+    for function in judge.functions:
+        own = [e for e in judge.own(function) if isinstance(e.facts["called"].func, ast.Attribute)]
+        asked = [e for e in own if e.facts["called"].func.attr in OBJECT_LOOKS]
+        for event in own if asked else ():
+            called = event.facts["called"]
+            if called.func.attr not in ("put_object", "upload_from_string"):
+                continue
+            key = called.keywords.get("Key", called.func.value)
+            of_lock = function.lockish(key) or (
+                "Key" in called.keywords and judge.named_lock(function)
+            )
+            if of_lock and CONDITIONS.isdisjoint(called.keywords):
+                yield at(
+                    event,
+                    f"the object of the lock is looked for on line {asked[0].line} and written here"
+                    " without a condition: two that find none both write it",
+                    there(asked[0], "looked for here"),
+                )
+                break
+
+
+LOCKED_BY = re.compile(
+    r"^(is_)?(locked|held|taken|busy|running|in_progress|claimed)", re.IGNORECASE
+)
+
+
+def saved_object(judge: Judge) -> Iterator[Hit]:
+    """`if lock.locked: return`, and then `lock.locked = True; lock.save()` of an ORM's object."""
+    if ".save(" not in judge.module.text and ".commit(" not in judge.module.text:
+        return
+    if ONE_BY_ONE.search(judge.module.text) or "select_for_update" in judge.module.text:
+        return
+    for function in judge.functions:
+        if words.releases(function.name) or words.breaks(function.name):
+            continue
+        asked: dict[str, ast.If] = {}
+        for stmt, _frames in function.walked:
+            if isinstance(stmt, ast.If):
+                names = [text_of(n) for n in nodes(stmt.test) if isinstance(n, ast.Attribute)]
+                asked |= {name: stmt for name in names if name.count(".") == 1}
+            elif isinstance(stmt, ast.Assign) and text_of(stmt.targets[0]) in asked:
+                name = text_of(stmt.targets[0])
+                kept = saves(judge, function, name, stmt)
+                if kept is not None:
+                    yield at(
+                        kept,
+                        f"`{name}` is asked on line {asked[name].lineno} and saved here without a"
+                        " condition: two that read it free at the same moment both take it",
+                    )
+                    break
+
+
+def saves(judge: Judge, function: Function, name: str, stmt: ast.Assign) -> Event | None:
+    """The save of an object that is a lock, whose attribute was asked and set."""
+    owner, _, attribute = name.partition(".")
+    made = [text for value in function.values(owner) for text in function.texts(value)]
+    lock = words.speaks_of_lock(owner) or any(map(words.speaks_of_lock, made))
+    if owner == "self" or not (lock or HELD_BY.search(attribute)):
+        return None
+    stored = {"objects", "query", "session", "get_or_create", "filter_by"} & set(made)
+    if re.search("peewee|sqlalchemy|django|tortoise|sqlmodel", judge.module.lower) and made:
+        stored = {"get"}
+    if not made and not function.is_parameter(owner):
+        stored = {"objects"} if ".objects." in judge.module.text else stored
+    if not stored or not (LOCKED_BY.match(attribute) or TAKEN.search(attribute + "=")):
+        return None
+    for event in judge.own(function):
+        called = event.facts["called"]
+        if event.line > stmt.lineno and isinstance(called.func, ast.Attribute):
+            if text_of(called.func) == f"{owner}.save" or called.func.attr == "commit":
+                return event
+    return None
 
 
 def unowned_row(judge: Judge) -> Iterator[Hit]:

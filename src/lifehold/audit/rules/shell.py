@@ -427,7 +427,10 @@ def flock_unasked(script: Script) -> Iterator[Hit]:
     """LH307."""
     strict = errexit(script)
     for command in script.commands:
-        if command.name != "flock" or command.negated:
+        if command.name != "flock":
+            continue
+        in_test = any(a.part == "test" for a in command.around[-1:])
+        if command.negated and not (in_test and only_told(script, command)):
             continue
         silenced = shrugged_off(script, command)
         if strict and not silenced:
@@ -442,7 +445,7 @@ def flock_unasked(script: Script) -> Iterator[Hit]:
             continue
         if not silenced and command.next in ("&&", "||"):
             continue
-        if any(a.part == "test" for a in command.around[-1:]):
+        if in_test and not command.negated:
             continue
         if not silenced and asked_after(script, command):
             continue
@@ -456,17 +459,41 @@ def flock_unasked(script: Script) -> Iterator[Hit]:
 TELLS = frozenset("echo printf logger log warn info error".split())
 
 
+def told_in_group(script: Script, command: ShellCommand) -> bool:
+    """`flock -n 9 || { echo busy; }`."""
+    group = group_behind(script, command) if command.next == "||" else []
+    if not group or len(group[0].around) <= len(command.around):
+        return False
+    last = script.places[group[-1]]
+    later = [c for c in script.commands[last + 1 :] if c.within == command.within and not c.leaves]
+    return all(c.name in TELLS for c in group) and bool(later)
+
+
+def only_told(script: Script, command: ShellCommand) -> bool:
+    """`if ! flock -n 9; then echo busy; fi`, and the work goes on."""
+    block = block_behind(script, command)
+    number = command.around[-1].number
+    parts = {a.part for c in block for a in c.around if a.number == number}
+    last = max((script.places[c] for c in block), default=-1)
+    later = [c for c in script.commands[last + 1 :] if c.within == command.within and not c.leaves]
+    told = block and all(c.name in TELLS for c in block)
+    return command.negated and parts == {"then"} and bool(told) and bool(later)
+
+
 def shrugged_off(script: Script, command: ShellCommand) -> bool:
     """`flock -n 9 || true`."""
     rest = script.commands[script.commands.index(command) + 1 :]
     behind, later = rest[:1], [c for c in rest[1:] if c.within == command.within and not c.leaves]
-    return command.next == "||" and any(
-        each.joined == "||"
-        and (each.name in ("true", ":") or (each.name in TELLS and bool(later)))
-        and each.next not in ("&&", "||")
-        and len(each.around) == len(command.around)
-        for each in behind
-    )
+    return (
+        command.next == "||"
+        and any(
+            each.joined == "||"
+            and (each.name in ("true", ":") or (each.name in TELLS and bool(later)))
+            and each.next not in ("&&", "||")
+            and len(each.around) == len(command.around)
+            for each in behind
+        )
+    ) or told_in_group(script, command)
 
 
 def asked_after(script: Script, command: ShellCommand) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from ..events import compares_inode, compares_start
-from ..judge import BROAD, names_of, returned
+from ..judge import BROAD, is_constant, names_of, returned
 from ..model import calls_in, leaves, nodes, text_of
 from ..rule import Hit, at, there
 from .create import ages, on_windows, own_child
@@ -157,7 +157,8 @@ def suppressed(
 def says_alive_within(block: ast.With | ast.AsyncWith) -> bool:
     """`with suppress(OSError): kill(pid, 0); return True`, and something else behind it."""
     inside = [v for v in returned(block.body) if isinstance(v, ast.Constant) and v.value]
-    return bool(inside)
+    flags = [s for s in block.body if isinstance(s, ast.Assign) and is_constant(s.value, True)]
+    return bool(inside or flags)
 
 
 def misjudging(judge: Judge, event: Event) -> ast.ExceptHandler | None:
@@ -191,11 +192,16 @@ def counts_eperm_as_dead(handler: ast.ExceptHandler) -> bool:
     return False
 
 
+DEAD = re.compile(r"stale|dead|gone|expired|orphan|defunct", re.IGNORECASE)
+
+
 def says_dead(judge: Judge, event: Event, handler: ast.ExceptHandler) -> bool:
     """Does the handler go on as if there were no such process?"""
     if any(isinstance(n, ast.Raise) for stmt in handler.body for n in nodes(stmt)):
         return False
     answers = returned(handler.body)
+    if answers and DEAD.search(event.where.name):
+        return all(is_constant(v, True) for v in answers)
     if answers:
         return all(v is None or (isinstance(v, ast.Constant) and not v.value) for v in answers)
     for each in judge.whole(event.where):
@@ -259,16 +265,19 @@ def removes_by_name(judge: Judge) -> Iterator[Hit]:
     if compares_inode(judge.module):
         return  # what was judged is what is removed
     for function in judge.functions:
-        if words.breaks(function.name):
-            continue
+        forced = words.breaks(function.name)
         whole = judge.whole(function)
         for act in removals(judge, function):
-            if on_windows(act) or judge.mine_for_release(act) or claimed(judge, function, act):
+            if on_windows(act) or judge.under_lock(act):
+                continue
+            if judge.mine_for_release(act) or claimed(judge, function, act):
                 continue
             if act.via is not None and not judged_here(judge, function, act):
                 continue
             judged = judgement(judge, function, act)
             tried = met_by_create(judge, whole, act)
+            if forced and (judged is None or judged.kind not in ("alive", "age")):
+                continue  # an operator's verb, and nothing asked
             if judged is not None and judged.kind == "stat":
                 sized = sizes_by(judge, function, act) and goes_on(whole, act)
                 judged = judged if sized or ages_by(judge, function, act) else None
@@ -357,6 +366,8 @@ def breaks_by_age(judge: Judge) -> Iterator[Hit]:
             if event.kind not in ("unlink", "write") or not event.lockish:
                 continue
             if re.search(r"getpid|token_hex|uuid", event.key):
+                continue
+            if judge.under_lock(event):
                 continue
             if event.kind == "write" and not _takes(judge, function, event):
                 continue

@@ -89,8 +89,8 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
         self._is_thread_local, self._is_singleton = thread_local, is_singleton
         self._generation = fork.here()
         self._holds: set[LockHold] = set()  # those in force, of whatever thread
-        self._gate: Any = None if thread_local else RLock()
-        self._context: Any = (ThreadContext if thread_local else SharedContext)(settings)
+        self._gate = None if thread_local else RLock()
+        self._context = (ThreadContext if thread_local else SharedContext)(settings)
         self._check_options()
 
     def _check_options(self) -> None:
@@ -101,7 +101,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     @property
     def lock_file(self) -> str:
         """The path, as it was given."""
-        return self._context.lock_file  # type: ignore[no-any-return]
+        return self._context.lock_file
 
     @property
     def is_locked(self) -> bool:
@@ -125,7 +125,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     @property
     def timeout(self) -> float:
         """Seconds of patience; below zero without a limit."""
-        return self._context.timeout  # type: ignore[no-any-return]
+        return self._context.timeout
 
     @timeout.setter
     def timeout(self, value: float | str) -> None:
@@ -134,7 +134,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     @property
     def blocking(self) -> bool:
         """Whether `acquire()` waits."""
-        return self._context.blocking  # type: ignore[no-any-return]
+        return self._context.blocking
 
     @blocking.setter
     def blocking(self, value: bool) -> None:
@@ -143,7 +143,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     @property
     def poll_interval(self) -> float:
         """Seconds between two tries."""
-        return self._context.poll_interval  # type: ignore[no-any-return]
+        return self._context.poll_interval
 
     @poll_interval.setter
     def poll_interval(self, value: float) -> None:
@@ -152,7 +152,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     @property
     def lifetime(self) -> float | None:
         """Seconds after which a soft lock's file may be broken, None for never."""
-        return self._context.lifetime  # type: ignore[no-any-return]
+        return self._context.lifetime
 
     @lifetime.setter
     def lifetime(self, value: float | None) -> None:
@@ -184,7 +184,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     @property
     def has_explicit_mode(self) -> bool:
         """Whether `mode` was asked for."""
-        return self._context.mode != construction.UNSET_FILE_MODE  # type: ignore[no-any-return]
+        return self._context.mode != construction.UNSET_FILE_MODE
 
     def _open_mode(self) -> int:
         return self.mode if self.has_explicit_mode else 0o666
@@ -214,7 +214,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
         """Called with the descriptor after each acquisition."""
         return self._on_acquired
 
-    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    def _differing(self, extra: dict[str, object]) -> list[tuple[str, object, object]]:
         """A kind's own options that a singleton was made with in another way: name, had, asked."""
         return []
 
@@ -444,10 +444,10 @@ class AcquireReturnProxy(Generic[_LockT]):
     """`with lock.acquire() as same_lock:` releases once at its end."""
 
     def __init__(self, lock: _LockT) -> None:
-        self.lock: Any = lock
+        self.lock = lock
 
     def __enter__(self) -> _LockT:
-        return self.lock  # type: ignore[no-any-return]
+        return self.lock
 
     def __exit__(
         self,
@@ -563,7 +563,7 @@ class MechanismFileLock(BaseFileLock):
     async def _let_pollers_in(self, want: AcquireRequest) -> None:
         await pollers.let_in(absolute(self._context.lock_file), want, self._runtime)
 
-    async def _contend(self, hold: LockHold, want: AcquireRequest, answer: Any) -> None:
+    async def _contend(self, hold: LockHold, want: AcquireRequest, answer: object) -> None:
         waits.refuse_self(hold, hold.path, want)
         if want.polled:
             await waits.by_polling(self, hold, want)
@@ -595,7 +595,7 @@ class MechanismFileLock(BaseFileLock):
         hold.path = path
         return found
 
-    def _attempt(self, hold: LockHold) -> Any:
+    def _attempt(self, hold: LockHold) -> object:
         try:
             answer = native_mechanism.attempt(self._found(hold))
         except OSError as error:
@@ -610,13 +610,13 @@ class MechanismFileLock(BaseFileLock):
         """Whether this object is of another kind from now on, which may do better."""
         return False
 
-    async def _tried(self, hold: LockHold) -> Any:
+    async def _tried(self, hold: LockHold) -> object:
         """The same for a task: what may wait for a file server does so in a helper thread."""
         found = self._found(hold)
         if not self._afar:
             return self._attempt(hold)
 
-        def undo(answer: Any) -> None:
+        def undo(answer: object) -> None:
             if type(answer) is Grant:
                 found.drop(answer)
 

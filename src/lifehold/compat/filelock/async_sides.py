@@ -38,10 +38,10 @@ class AsyncSides:
     """A reader/writer lock for tasks, in front of one for threads."""
 
     _lock: Any
-    _loop: Any
+    _loop: object
     _executor: Any
 
-    def _begin(self, lock: object, is_singleton: bool, loop: object, executor: Any) -> None:
+    def _begin(self, lock: object, is_singleton: bool, loop: object, executor: object) -> None:
         self._lock, self._loop, self._executor = lock, loop, executor
         self._via, self._alone, self._closed = object(), not is_singleton, False
         self._table, self._generation = table_of(lock), fork.generation
@@ -68,12 +68,12 @@ class AsyncSides:
         return self._lock.blocking  # type: ignore[no-any-return]
 
     @property
-    def loop(self) -> Any:
+    def loop(self) -> object:
         """The loop that was given; None for the running one."""
         return self._loop
 
     @property
-    def executor(self) -> Any:
+    def executor(self) -> object:
         """The executor in which steps of the lock run."""
         return self._executor
 
@@ -132,8 +132,8 @@ class AsyncSides:
             both_failed(ChainErrors, "", cancelled, error)
         raise cancelled
 
-    def _begun(self, call: Callable[[], Any]) -> Any:
-        def caught() -> tuple[Any, BaseException | None]:
+    def _begun(self, call: Callable[[], object]) -> Any:
+        def caught() -> tuple[object, BaseException | None]:
             try:
                 return call(), None
             except BaseException as error:  # noqa: BLE001 - raised again by who awaits
@@ -149,7 +149,7 @@ class AsyncSides:
 
     # ---- letting go
 
-    async def _leave(self, call: Callable[[], Any] | None = None) -> None:
+    async def _leave(self, call: Callable[[], object] | None = None) -> None:
         begun = self._begun(call or self._left)
         cancelled = await eventloop.ended(begun)
         if cancelled is None:
@@ -279,7 +279,7 @@ def result_of(begun: Any) -> Any:
 # own; what is at the end of the last one, and only that, is released below.
 
 
-_tables: WeakKeyDictionary[Any, TaskTable] = WeakKeyDictionary()
+_tables: WeakKeyDictionary[object, TaskTable] = WeakKeyDictionary()
 
 
 def table_of(lock: object) -> TaskTable:
@@ -289,7 +289,7 @@ def table_of(lock: object) -> TaskTable:
         return _tables.setdefault(lock, TaskTable())
 
 
-def running_task() -> Any:
+def running_task() -> object:
     """Raises RuntimeError outside of a task."""
     try:
         task = asyncio.current_task()
@@ -306,7 +306,7 @@ class TaskTable:
     def __init__(self) -> None:
         self._mutex = Lock()
         self._mode = ""
-        self._holds: dict[Any, dict[Any, int]] = {}  # task -> object -> levels
+        self._holds: dict[object, dict[object, int]] = {}  # task -> object -> levels
         self._moving = False  # one of them acquires or releases below
         self._writers = 0  # that wait
         self._waiting: list[Signal] = []
@@ -317,7 +317,7 @@ class TaskTable:
         self,
         mode: Mode,
         want: WaitTerms,
-        via: Any,
+        via: object,
         name: str,
         enter: Callable[[float], Awaitable[None]],
         joinable: Callable[[], bool],
@@ -357,7 +357,14 @@ class TaskTable:
         self._settle(mode, {task: {via: 1}})
 
     def _admitted(
-        self, task: Any, mode: str, via: Any, name: str, joinable: Any, counted: bool, signal: Any
+        self,
+        task: object,
+        mode: str,
+        via: object,
+        name: str,
+        joinable: Any,
+        counted: bool,
+        signal: Any,
     ) -> str:
         """What to do: "held", "enter", or nothing, after the signal was noted."""
         with self._mutex:
@@ -395,7 +402,7 @@ class TaskTable:
         for signal in waiting:
             signal.ring()
 
-    def _settle(self, mode: str, holds: dict[Any, dict[Any, int]] | None = None) -> None:
+    def _settle(self, mode: str, holds: dict[object, dict[object, int]] | None = None) -> None:
         """What was begun has ended so."""
         with self._mutex:
             self._moving, self._mode = False, mode
@@ -408,7 +415,7 @@ class TaskTable:
 
     async def release(
         self,
-        via: Any,
+        via: object,
         name: str,
         force: bool,
         leave: Callable[[], Awaitable[None]],
@@ -447,7 +454,7 @@ class TaskTable:
         self._settle("")
 
     async def retire(
-        self, via: Any, leave: Callable[[], Awaitable[None]], held: Callable[[], bool]
+        self, via: object, leave: Callable[[], Awaitable[None]], held: Callable[[], bool]
     ) -> None:
         """End all that was taken through `via`; None: everything, and `leave` in any case."""
         cancelled: BaseException | None = None
@@ -477,12 +484,14 @@ class TaskTable:
         if cancelled is not None:
             raise cancelled
 
-    def _dropped(self, via: Any, signal: Signal) -> tuple[str, dict[Any, dict[Any, int]]] | None:
+    def _dropped(
+        self, via: object, signal: Signal
+    ) -> tuple[str, dict[object, dict[object, int]]] | None:
         with self._mutex:
             if self._moving:
                 self._waiting.append(signal)
                 return None
-            dropped: dict[Any, dict[Any, int]] = {}
+            dropped: dict[object, dict[object, int]] = {}
             if via is None:
                 dropped, self._holds = self._holds, {}
             else:

@@ -50,7 +50,7 @@ else:
     inspect = fork.later("inspect", globals())
 
 
-_of_tasks: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
+_of_tasks: WeakKeyDictionary[object, dict[int, str]] = WeakKeyDictionary()
 
 
 def held_by_task() -> dict[int, str]:
@@ -60,7 +60,7 @@ def held_by_task() -> dict[int, str]:
 
 
 def told(
-    lock: Any, text: str, cancelled: BaseException | None, failed: BaseException | None
+    lock: object, text: str, cancelled: BaseException | None, failed: BaseException | None
 ) -> None:
     """Raise what a step has met, by the lock's policy."""
     if cancelled is not None and failed is not None:
@@ -427,17 +427,19 @@ class BaseAsyncFileLock(BaseFileLock, metaclass=AsyncFileLockMeta):
         """Whether ours is done where the caller asks for: nowhere else by default."""
         return self._executor is not None and self._run_in_executor
 
-    async def _aside(self, call: Callable[..., Any], *arguments: Any, text: str = CANCELLED) -> Any:
+    async def _aside(
+        self, call: Callable[..., object], *arguments: object, text: str = CANCELLED
+    ) -> object:
         """In the executor, or in a helper thread, or here when neither is wanted."""
-        answer: list[Any] = []
+        answer: list[object] = []
         told(self, text, *await self._ended_step(lambda: answer.append(call(*arguments))))
         return answer[0]
 
     async def _ended_step(
-        self, call: Callable[[], Any]
+        self, call: Callable[[], object]
     ) -> tuple[BaseException | None, BaseException | None]:
         """Done, whatever is cancelled meanwhile: that, and the error of the step."""
-        work: Any = None
+        work: object = None
         try:
             if inspect.iscoroutinefunction(call):
                 work = call()
@@ -469,7 +471,7 @@ class AsyncUnixFileLock(UnixFileLock, BaseAsyncFileLock):
     _runtime = BaseAsyncFileLock._runtime
 
     @classmethod
-    def _soft(cls) -> Any:
+    def _soft(cls) -> object:
         return AsyncSoftFileLock
 
 
@@ -538,7 +540,7 @@ class AsyncMutex:
         self._taken = False
         self._waiting: list[Any] = []
 
-    def _take_now(self, signal: Any) -> bool:
+    def _take_now(self, signal: object) -> bool:
         with self._mutex:
             if self._taken:
                 if signal is not None:
@@ -587,7 +589,7 @@ class AsyncMutex:
 # once. A singleton may have been handed out anew just now: it ends with its own descriptors.
 
 
-_begun: set[Any] = set()  # a loop keeps its tasks by weak references only
+_begun: set[object] = set()  # a loop keeps its tasks by weak references only
 
 
 def later(lock: Any) -> bool:

@@ -52,10 +52,10 @@ class FileLockMeta(ABCMeta):
     An ABCMeta, as filelock's: a lock may have abstract base classes beside ours.
     """
 
-    _instances: WeakValueDictionary[Any, Any]
+    _instances: WeakValueDictionary[object, object]
 
     def __init__(
-        cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **named: Any
+        cls, name: str, bases: tuple[type, ...], space: dict[str, object], **named: object
     ) -> None:
         super().__init__(name, bases, space, **named)
         cls._instances = WeakValueDictionary()
@@ -98,7 +98,11 @@ class FileLockMeta(ABCMeta):
 
 
 def construct(
-    cls: Any, path: Any, given: dict[str, Any], defaults: dict[str, Any], extra: dict[str, Any]
+    cls: Any,
+    path: Any,
+    given: dict[str, Any],
+    defaults: dict[str, object],
+    extra: dict[str, object],
 ) -> Any:
     """An instance of `cls`, or the one there is for this path."""
     passed = accepted(cls, given, defaults, extra)
@@ -146,8 +150,8 @@ def turn_of(cls: Any) -> Any:
 
 
 def accepted(
-    cls: Any, given: dict[str, Any], defaults: dict[str, Any], extra: dict[str, Any]
-) -> dict[str, Any]:
+    cls: Any, given: dict[str, Any], defaults: dict[str, object], extra: dict[str, object]
+) -> dict[str, object]:
     """What `__init__` can take of it. Raises TypeError for what it cannot, and is not a default."""
     names = parameters(cls)
     if names is None:
@@ -188,7 +192,7 @@ def signed(function: Any) -> frozenset[str] | None:
     )
 
 
-def refuse_differing(found: Any, given: dict[str, Any], extra: dict[str, Any]) -> None:
+def refuse_differing(found: Any, given: dict[str, object], extra: dict[str, object]) -> None:
     """Raises ValueError when the instance has other options by now than are asked for."""
     asked = {**given, "lifetime": lifetime(given["lifetime"])}
     if not found._lifetime_supported:
@@ -252,7 +256,7 @@ class LockOptions(TypedDict, total=False):
     on_acquired: Callable[[int], None] | None
 
 
-DEFAULTS: dict[str, Any] = {
+DEFAULTS: dict[str, object] = {
     "timeout": -1,
     "mode": UNSET_FILE_MODE,
     "thread_local": True,
@@ -285,7 +289,7 @@ def seconds(name: str, value: Any) -> float:
     return found
 
 
-def from_text(name: str, value: Any) -> float:
+def from_text(name: str, value: object) -> float:
     """The same for a setter, which still takes a numeric string."""
     if isinstance(value, str | bytes):
         text = f"setting {name} from a string is deprecated, use a number of seconds"
@@ -294,7 +298,7 @@ def from_text(name: str, value: Any) -> float:
     return seconds(name, value)
 
 
-def poll(value: Any) -> float:
+def poll(value: object) -> float:
     """A pause between two tries, in seconds."""
     found = seconds("poll_interval", value)
     if not (math.isfinite(found) and found >= 0):
@@ -304,7 +308,7 @@ def poll(value: Any) -> float:
     return found
 
 
-def lifetime(value: Any) -> float | None:
+def lifetime(value: object) -> float | None:
     """An age in seconds, or None."""
     if value is None:
         return None
@@ -317,13 +321,13 @@ def lifetime(value: Any) -> float | None:
     return found
 
 
-def boolean(name: str, value: Any) -> bool:
+def boolean(name: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
     return value
 
 
-def file_mode(value: Any) -> int:
+def file_mode(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"mode must be an int, not {type(value).__name__}")
     if value == UNSET_FILE_MODE:
@@ -335,13 +339,13 @@ def file_mode(value: Any) -> int:
     return value
 
 
-def policy(name: str, value: Any, known: tuple[str, ...]) -> str:
+def policy(name: str, value: object, known: tuple[str, ...]) -> str:
     if value not in known:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, known))}, not {value!r}")
     return str(value)
 
 
-def same_wait(value: Any) -> Any:
+def same_wait(value: object) -> object:
     """A timeout reduced to what it means, for comparing two."""
     found = seconds("timeout", value)
     if math.isnan(found):

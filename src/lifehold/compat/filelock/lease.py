@@ -61,7 +61,7 @@ class MarkerIdentity:
 
     def __init__(self, lock: MarkerSoftFileLock) -> None:
         self._lock = ref(lock)  # which keeps its mechanism, and that keeps these words
-        self._made: tuple[Any, bytes] = None, b""
+        self._made: tuple[object, bytes] = None, b""
 
     def record(self, witness: bool) -> bytes:
         """What the file says."""
@@ -172,7 +172,7 @@ class LeaseFile(MarkerFileMechanism):
         began = self.runtime.now()
         answer = super().attempt()
         if isinstance(answer, Grant):
-            ours: Any = answer.handle[0]
+            ours = answer.handle[0]
             ours.began = began
         return answer
 
@@ -193,7 +193,7 @@ class LeaseFile(MarkerFileMechanism):
 
     async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
         """Touch the file, if it is still the lock."""
-        ours: Any = next(iter(grant.handle), None)
+        ours = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)
         began = self.runtime.now()
@@ -226,7 +226,7 @@ class LeaseFile(MarkerFileMechanism):
         return self._overdue(grant) or super().check(grant) or self._overdue(grant)
 
     def _overdue(self, grant: Grant) -> Lost | None:
-        ours: Any = next(iter(grant.handle), None)
+        ours = next(iter(grant.handle), None)
         reason = None if ours is None or ours.tenure is None else ours.tenure.why_not()
         return None if reason is None else Lost(reason, gone=True)
 
@@ -321,13 +321,13 @@ class SoftFileLease(MarkerSoftFileLock):
 
     _lifetime_supported, _ageless = False, "lease_duration sets when a lease expires"
 
-    def _differing(self, extra: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    def _differing(self, extra: dict[str, object]) -> list[tuple[str, object, object]]:
         """What of a lease's own options a singleton was made with in another way."""
         given = extra.get("heartbeat_interval")
         ttl, beat = lengths(extra.get("lease_duration", 30.0), None)
         beat = self._terms.ttl / 3 if given is None else construction.seconds("heartbeat", given)
         asked = extra.get("on_compromise")
-        found: list[tuple[str, Any, Any]] = []
+        found: list[tuple[str, object, object]] = []
         if ttl != self._terms.ttl:
             found.append(("lease_duration", self._terms.ttl, ttl))
         if beat != self._terms.heartbeat:
@@ -363,12 +363,12 @@ class SoftFileLease(MarkerSoftFileLock):
 
     # ---- taking and letting go
 
-    def _made(self, path: str) -> Any:
+    def _made(self, path: str) -> object:
         made = super()._made(path)
         made.terms = self._terms
         return made
 
-    def _found(self, hold: LockHold) -> Any:
+    def _found(self, hold: LockHold) -> object:
         found = super()._found(hold)
         found.lifetime = None
         claim = self._claim_of(hold)
@@ -396,7 +396,7 @@ class SoftFileLease(MarkerSoftFileLock):
                 self._claim_of(hold).token = None
             raise
 
-    async def _contend(self, hold: LockHold, want: Any, answer: Any) -> None:
+    async def _contend(self, hold: LockHold, want: Any, answer: object) -> None:
         try:
             await super()._contend(hold, want, answer)
         finally:
@@ -412,7 +412,7 @@ class SoftFileLease(MarkerSoftFileLock):
         super()._end_own(hold)
 
 
-def lengths(duration: Any, interval: Any) -> tuple[float, float]:
+def lengths(duration: object, interval: object) -> tuple[float, float]:
     """The ttl and the heartbeat, in seconds. Raises TypeError, ValueError."""
     ttl = float(construction.seconds("lease_duration", duration))
     if not (math.isfinite(ttl) and ttl > 0):

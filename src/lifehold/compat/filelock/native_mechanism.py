@@ -172,10 +172,10 @@ class FolderBoundWait:
     def __init__(self, kernel: Any, pause: float) -> None:
         self._kernel, self._pause = kernel, pause
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self._kernel, name)
 
-    async def wait(self, ask: Ask, until: float) -> Any:
+    async def wait(self, ask: Ask, until: float) -> object:
         """As the lock's own. Raises FileNotFoundError when its folder has gone."""
         refuse_lost_folder(self._kernel.path)
         try:
@@ -225,7 +225,7 @@ class CancelCheckedWait:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._kernel, name)
 
-    async def wait(self, ask: Ask, until: float) -> Any:
+    async def wait(self, ask: Ask, until: float) -> object:
         """As the lock's own, until the caller says that he has enough: that is his deadline."""
         while True:
             if self._cancel():
@@ -251,7 +251,7 @@ Kernel: Any = maker("kernel")
 class WrittenKernelLock(Kernel):  # type: ignore[misc]
     """As the kernel lock. Refuses a file that this process may only read (SystemRefused)."""
 
-    def _open(self) -> Any:
+    def _open(self) -> object:
         slot = super()._open()
         if slot.writable:
             return slot

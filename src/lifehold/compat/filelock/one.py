@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class SidesMeta(type):
     """One object for a path, unless it is told otherwise."""
 
-    _instances: WeakValueDictionary[Any, Any]
+    _instances: WeakValueDictionary[object, Any]
 
     def __init__(cls, name: str, bases: tuple[type, ...], space: dict[str, Any], **_: Any) -> None:
         super().__init__(name, bases, space)

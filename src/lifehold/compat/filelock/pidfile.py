@@ -279,7 +279,7 @@ def exchange(one: str, other: str) -> bool:
 
 
 class _RenameCall:
-    loaded: Any = ()
+    loaded: object = ()
 
 
 def _load() -> Any:
@@ -425,7 +425,7 @@ def restored(
     return False
 
 
-def _lives(files: Any, name: str, lives: Callable[[PidFileOwner], bool]) -> bool:
+def _lives(files: object, name: str, lives: Callable[[PidFileOwner], bool]) -> bool:
     try:
         content = _content(files, name)
     except OSError:

@@ -112,12 +112,12 @@ class ReadWriteLock(Sides, metaclass=ReadWriteLockMeta):
         """The one object for a path."""
         return cls(lock_file, timeout, blocking=blocking)
 
-    def _attempt(self, mode: Mode) -> Any:
+    def _attempt(self, mode: Mode) -> object:
         found = self._kinds[mode]
         answer = found.attempt()
         return (found, answer) if isinstance(answer, Grant) else None
 
-    def _enter(self, mode: Mode, want: WaitTerms) -> Any:
+    def _enter(self, mode: Mode, want: WaitTerms) -> object:
         found = self._kinds[mode]
         if not want.blocking:
             raise native_mechanism.kernel_refusal(found, self.lock_file, later=True)
@@ -468,7 +468,7 @@ class SideQueue:
         What was reached is kept in `ask.slot` until then, and for another call.
         """
         while True:
-            sheet: Any = ask.slot
+            sheet = ask.slot
             if sheet is None or sheet.generation != fork.here():
                 sheet = ask.slot = sqlite_file.sheet_opened(self.table, self.path)
             while sheet.taken < len(self._steps):

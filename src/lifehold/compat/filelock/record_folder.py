@@ -251,7 +251,7 @@ def unlinked(fd: int | None, name: str) -> None:
 
 def write_all(fd: int, content: bytes) -> None:
     """The whole of it. Raises OSError."""
-    left: Any = memoryview(content)
+    left = memoryview(content)
     while left:
         left = left[os.write(fd, left) :]
 

@@ -44,11 +44,11 @@ class Sides:
 
     # ---- what a kind brings
 
-    def _attempt(self, mode: Mode) -> Any:
+    def _attempt(self, mode: Mode) -> object:
         """The grant, if it is free; None: `_enter` finds out."""
         return None
 
-    def _enter(self, mode: Mode, want: WaitTerms) -> Any:
+    def _enter(self, mode: Mode, want: WaitTerms) -> object:
         """The grant. Raises Timeout."""
         raise TypeError(f"{type(self).__name__} brings no lock")
 
@@ -73,7 +73,7 @@ class Sides:
         blocking: bool | None,
         holder: int | None = None,
         cancel: Callable[[], bool] | None = None,
-    ) -> AcquireReturnProxy[Any]:
+    ) -> AcquireReturnProxy[object]:
         self._refuse_child()
         blocking = self.blocking if blocking is None else blocking
         thread = get_ident()
@@ -269,7 +269,7 @@ class Sides:
 
     def _acquire_level_of(
         self, holder: int, mode: Mode, timeout: float, *, blocking: bool, cancel_check: Any
-    ) -> AcquireReturnProxy[Any]:
+    ) -> AcquireReturnProxy[object]:
         return self._acquire(mode, timeout, blocking, holder, cancel_check)
 
     def _release_level_of(self, holder: int) -> None:

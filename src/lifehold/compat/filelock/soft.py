@@ -71,7 +71,7 @@ class SoftFileLock(MechanismFileLock):
         if self._on_acquired is not None:
             raise ValueError(f"on_acquired is not supported by {type(self).__name__}")
 
-    def _made(self, path: str) -> Any:
+    def _made(self, path: str) -> object:
         mode = self._context.mode
         return SoftFileMechanism(
             path, self._runtime, TABLE, None if mode == UNSET_FILE_MODE else mode
@@ -221,7 +221,7 @@ class SoftFileMechanism(RecordLock):
     lifetime: float | None = None
     _place: Any = None
     words: Any = pidfile
-    _seen: tuple[Any, float] | None = None
+    _seen: tuple[object, float] | None = None
     kind = "soft"
     safety = 2.0  # seconds between two looks of a waiter to whom no event comes
     still_there = staticmethod(no_matter)  # asked of the path between two tries of a wait
@@ -235,7 +235,7 @@ class SoftFileMechanism(RecordLock):
         mode: int | None,
         *,
         place: Any = None,
-        words: Any = pidfile,
+        words: object = pidfile,
     ) -> None:
         super().__init__(path, runtime, table=table, mode=mode, place=place)
         self._place = place
@@ -602,7 +602,7 @@ class SoftLockRecord(RecordFile):
             0.0,
             0.0,
         )  # of a lease: before it could be seen
-        self.tenure: Any = None  # of a lease; the last look missed it, or met an error
+        self.tenure: object = None  # of a lease; the last look missed it, or met an error
         self.missed, self.trouble = False, None
         super().__init__(table, call, opened)
 
@@ -666,7 +666,7 @@ class SoftLockRecord(RecordFile):
                 return each
         return ""
 
-    def close(self, _gate: Any = fork.gate, _fork: Any = fork) -> None:
+    def close(self, _gate: object = fork.gate, _fork: Any = fork) -> None:
         if self.displaced and self.generation == _fork.generation == _fork.here():
             self.displaced = False
             try:

@@ -131,7 +131,7 @@ class SoftReadWriteLock(Sides, metaclass=SoftReadWriteLockMeta):
 
     # ---- what Sides asks of a kind
 
-    def _enter(self, mode: Mode, want: WaitTerms) -> Any:
+    def _enter(self, mode: Mode, want: WaitTerms) -> object:
         ours = Participant(self._group, mode)
         try:
             answer = ours.attempt()

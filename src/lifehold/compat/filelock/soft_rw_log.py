@@ -169,7 +169,7 @@ class _LinkCall:
     def load(cls) -> bool:
         """Whether there is sync_file_range(2)."""
         try:
-            ctypes: Any = fork.lazily("ctypes")
+            ctypes = fork.lazily("ctypes")
             call = ctypes.CDLL(None, use_errno=True).sync_file_range
         except (ImportError, AttributeError, OSError):
             return False
@@ -416,7 +416,7 @@ class GenerationLog:
             return folder.key_at(numbered(generation - 1)) is not None
         return not self._head(folder)
 
-    def _published(self, folder: OpenFolder, name: str, content: bytes, ours: list[Any]) -> bool:
+    def _published(self, folder: OpenFolder, name: str, content: bytes, ours: list[object]) -> bool:
         """Whether it has its name now, whole, and nobody was faster. `ours`: it, if it is open."""
         made = folder.nameless()
         if made is None:

@@ -141,7 +141,7 @@ class MemberState:
     def __init__(self, lock_file: str, path: str, runtime: Any, table: Any, terms: Terms) -> None:
         above, name = os.path.split(path)
         self.path, self.runtime, self.table, self.terms = path, runtime, table, terms
-        self.words: Any = pidfile  # who we are, and who lives
+        self.words = pidfile  # who we are, and who lives
         self.near = not is_far(path)
         self.log = GenerationLog(lock_file, self.near)
         self.root = RecordFolder(above, f"{name}.rw")
@@ -487,7 +487,7 @@ class Participant:
 
     async def renew(self, grant: Grant) -> Grant | Lost | Unknown:
         """A new nonce, if we are a member still."""
-        ours: Any = next(iter(grant.handle), None)
+        ours = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)
         began = self.runtime.now()
@@ -513,7 +513,7 @@ class Participant:
 
     def check(self, grant: Grant) -> Lost | None:
         """By the clock; the heartbeat looks at the log."""
-        ours: Any = next(iter(grant.handle), None)
+        ours = next(iter(grant.handle), None)
         if ours is None:
             return Lost(RELEASED)
         if ours.generation != fork.here():

@@ -89,7 +89,7 @@ def for_ever() -> Any:
     return _kept[0] if _kept else None
 
 
-_kept: list[Any] = []
+_kept: list[object] = []
 
 
 class SqliteConnection:
@@ -244,7 +244,7 @@ def refuse_inherited(path: str) -> None:
     if not _inherited:
         return
     try:
-        key: Any = key_of(os.stat(path))
+        key = key_of(os.stat(path))
     except OSError:
         key = None
     if path in _inherited or key in _inherited:
@@ -567,7 +567,7 @@ class SqliteDescriptor(LockFile):
         if not _ranges:
             return False  # what other code of this process does cannot be seen there
         try:
-            found: Any = fcntl.fcntl(self.fd, GET, ANY)
+            found = fcntl.fcntl(self.fd, GET, ANY)
         except OSError:
             return False
         if found[:2] == pack("@h", FREE):

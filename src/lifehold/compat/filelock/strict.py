@@ -72,7 +72,7 @@ class StrictSoftFileLock(MechanismFileLock):
         if self._on_acquired is not None:
             raise ValueError(f"on_acquired is not supported by {type(self).__name__}")
 
-    def _made(self, path: str) -> Any:
+    def _made(self, path: str) -> object:
         found = self._kernel
         return (
             StrictFile(canonical(path), self.lock_file, self._runtime, TABLE, self._open_mode())
@@ -241,7 +241,7 @@ class StrictFile:
         self,
         path: str,
         lock_file: str,
-        runtime: Any,
+        runtime: object,
         table: Any,
         mode: int,
         *,
@@ -455,7 +455,7 @@ class StrictFile:
                 raise without_links(self.lock_file, error) or error from None
         return None, NEVER
 
-    def _occupied(self, until: float) -> tuple[Any, float] | None:
+    def _occupied(self, until: float) -> tuple[object, float] | None:
         """None: nothing is there."""
         while True:
             try:

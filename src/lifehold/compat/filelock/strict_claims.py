@@ -110,7 +110,7 @@ class Claims:
     def __init__(self, lock_file: str, path: str, files: Any) -> None:
         self.lock_file, self.files = lock_file, files
         self.table: Any = None  # of what stays open, where one kernel alone has the folder
-        self._made: Any = None  # the folders, as they were when they had been seen to
+        self._made: object = None  # the folders, as they were when they had been seen to
         above, name = os.path.split(path)
         self.folder = RecordFolder(above, f"{name}.filelock", "claims")
         self.where = f"{self.folder.path}/"  # what is to be watched
@@ -121,7 +121,7 @@ class Claims:
             self.folder.make(mode, settle)
             self._made = None if self.table is None else self._folders(mode)
 
-    def _folders(self, mode: int) -> Any:
+    def _folders(self, mode: int) -> object:
         try:
             found = [
                 os.lstat(path) for path in (os.path.dirname(self.folder.path), self.folder.path)

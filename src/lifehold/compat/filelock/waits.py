@@ -303,7 +303,7 @@ class _Context:
     def lock_counter(self, count: int) -> None:
         self.hold.counter = count
 
-    def _set(self, settings: dict[str, Any], hold: LockHold) -> None:
+    def _set(self, settings: dict[str, object], hold: LockHold) -> None:
         self.__dict__.update(settings)
         self.hold = hold
 
@@ -311,14 +311,14 @@ class _Context:
 class SharedContext(_Context):
     """One for all threads."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, object]) -> None:
         self._set(settings, LockHold(None))
 
 
 class ThreadContext(_Context, local):
     """One for each thread, made when it first asks, with the settings of the constructor."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, object]) -> None:
         self.presence = ThreadLife()
         self._set(settings, LockHold(self.presence))
 

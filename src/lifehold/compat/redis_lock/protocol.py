@@ -603,7 +603,7 @@ class LockArguments:
         self.blocking, self.blocking_timeout = blocking, blocking_timeout
         self.thread_local = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
-        self.local: Any = threading.local() if self.thread_local else SimpleNamespace()
+        self.local = threading.local() if self.thread_local else SimpleNamespace()
         self.local.token = None
         self.auto_renew = auto_renew
         self._terms = terms(timeout) if auto_renew else None
@@ -615,7 +615,7 @@ class LockArguments:
 
     def register_scripts(self) -> None:
         """The scripts of this class, known by their digests; no request is made."""
-        cls: Any = self.__class__
+        cls = self.__class__
         for each, text in SCRIPTS.items():
             if getattr(cls, f"lua_{each}", None) is None:
                 setattr(cls, f"lua_{each}", self.redis.register_script(text))

@@ -137,7 +137,7 @@ class FencedFile:
         self._told(make_folders, self._pair.files, self.path)
         return self._lock.acquire()
 
-    def _told(self, step: Callable[..., Any], *given: Any) -> Any:
+    def _told(self, step: Callable[..., object], *given: object) -> Any:
         """`step(*given)`, an error of the system in our words."""
         try:
             return step(*given)
@@ -284,7 +284,7 @@ class FencedPair:
             files.close(fd)
         return made
 
-    def _there(self) -> Any:
+    def _there(self) -> object:
         """What lstat(2) says of the data, None when there is none. Refuses what is no file (L7)."""
         try:
             found = self.files.lstat(self.path)

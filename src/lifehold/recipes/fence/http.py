@@ -67,7 +67,7 @@ class ProblemAnswer:
     headers: tuple[tuple[str, str], ...]
 
 
-def problem(status: int, detail: str, **more: Any) -> ProblemAnswer:
+def problem(status: int, detail: str, **more: object) -> ProblemAnswer:
     """The answer with one of our statuses."""
     word, title = TITLES[status]
     text = {"type": TYPE + word, "title": title, "status": status, "detail": detail} | more
@@ -95,7 +95,7 @@ class HttpAdmission:
         self._name, self._required, self.drain = name, required, drain
         if not isinstance(required, bool):
             self._required = frozenset(method.upper() for method in required)
-        self.registry: Any = check_registry(registry)
+        self.registry = check_registry(registry)
         self.requests = RequestsInside()
 
     def name_of(self, request: Any) -> str | None:
@@ -313,7 +313,7 @@ class _Inside:
         self._leave: Callable[[], None] | None = lambda: admission.requests.leave(name, token)
         self._body: Any = ()
 
-    def around(self, body: Any) -> _Inside:
+    def around(self, body: object) -> _Inside:
         self._body = body
         return self
 
@@ -380,7 +380,7 @@ class LeaseAuth:
     def __call__(self, request: Any) -> Any:
         then = self._then
         if isinstance(then, tuple):
-            auth: Any = fork.lazily("requests.auth")
+            auth = fork.lazily("requests.auth")
             then = auth.HTTPBasicAuth(*then)
         if then is not None:
             request = then(request)
@@ -388,7 +388,7 @@ class LeaseAuth:
         request.register_hook("response", self._after)
         return request
 
-    def _after(self, response: Any, **_: Any) -> None:
+    def _after(self, response: Any, **_: object) -> None:
         if _is_refusal(response.status_code, response.headers):
             _refuse(response.content, self._lease)
 
@@ -530,7 +530,7 @@ class AsyncSqlTokens:
         await connection.commit()
 
 
-def check_registry(registry: Any) -> Any:
+def check_registry(registry: object) -> Any:
     """Raises InvalidArgument for what has no `admit`."""
     if not callable(getattr(registry, "admit", None)):
         raise InvalidArgument(

@@ -129,7 +129,7 @@ class KeyFences:
 
     def _asking(self) -> Callable[[], object] | None:
         """What asks the lease: its store, where it can be asked. None of a bare token."""
-        lease: Any = self._lease
+        lease = self._lease
         if isinstance(lease, int):
             return None
         ask: Callable[[], object] | None = getattr(lease, "verify", None)

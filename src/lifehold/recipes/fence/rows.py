@@ -54,7 +54,7 @@ class _RowFence:
 
     def __init__(
         self,
-        connection: Any,
+        connection: object,
         table: str,
         lease: Carrier | int,
         *,
@@ -199,7 +199,7 @@ class SessionFence:
         strict: bool | LeaseTable = False,
     ) -> None:
         self._session = getattr(session, "sync_session", session)
-        self._alchemy: Any = fork.lazily("sqlalchemy")
+        self._alchemy = fork.lazily("sqlalchemy")
         bound = self._session
         if not isinstance(bound, self._alchemy.Connection):
             if not hasattr(bound, "get_bind"):
@@ -275,13 +275,13 @@ class SessionFence:
         return SqlAnswer(result.rowcount, rows, in_transaction(raw))
 
 
-def fenced(statement: Any, column: Any, lease: Carrier | int) -> Any:
+def fenced(statement: Any, column: Any, lease: Carrier | int) -> object:
     """An UPDATE or DELETE of SQLAlchemy that leaves rows with a newer fence alone.
 
     `column`: of the fence, as `Account.fence` or `table.c.fence`; an UPDATE stores the token there.
     Give the result of its execution to `wrote`.
     """
-    alchemy: Any = fork.lazily("sqlalchemy")
+    alchemy = fork.lazily("sqlalchemy")
     token = token_of(lease, str(column))
     statement = statement.where(alchemy.or_(column.is_(None), column <= token))
     if getattr(statement, "is_update", False):

@@ -13,7 +13,7 @@ from ...core.fence import LARGEST, no_token
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Protocol
+    from typing import Protocol
 
     class Carrier(Protocol):
         """A lease: whatever has a fencing token."""
@@ -31,7 +31,7 @@ def token_of(lease: Carrier | int | None, name: str) -> int:
         raise InvalidArgument(
             f"{name!r}: a write needs the lease, or its token: give it as `lease=`", name=name
         )
-    carrier: Any = lease
+    carrier = lease
     token = lease if isinstance(lease, int) else getattr(carrier, "token", lease)
     if token is None:
         raise no_token(name, getattr(carrier, "token_reason", None))

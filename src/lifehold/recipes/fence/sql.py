@@ -159,7 +159,7 @@ class _SqlFence:
 
     def __init__(
         self,
-        connection: Any,
+        connection: object,
         name: str,
         lease: Carrier | int,
         *,
@@ -385,7 +385,7 @@ async def aplay(connection: Any, driver: Driver, plan: Plan) -> None:
 def _cursor(connection: Any, driver: Driver) -> Any:
     """One whose rows are tuples."""
     if driver is POSTGRES:
-        rows: Any = fork.lazily("psycopg.rows")
+        rows = fork.lazily("psycopg.rows")
         return connection.cursor(row_factory=rows.tuple_row)
     cursor = connection.cursor()
     if hasattr(cursor, "row_factory"):

@@ -65,7 +65,7 @@ class Postgres:
         made._until = until
         return made
 
-    async def _call(self, name: str, *given: Any, first: bool = False) -> tuple[Any, ...]:
+    async def _call(self, name: str, *given: object, first: bool = False) -> tuple[Any, ...]:
         prepared = self._link.prepared
         found = await self._link.ask(
             lambda: self._plan.statement(name, len(given), prepared),
@@ -75,7 +75,7 @@ class Postgres:
         )
         return self._only(found)
 
-    def _only(self, found: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    def _only(self, found: list[tuple[object, ...]]) -> tuple[Any, ...]:
         if not found:  # L12
             raise too_new(self._plan)
         return found[0]
@@ -185,12 +185,12 @@ class Postgres:
         (row,) = await self.read(QUESTION, ())
         return sentences(row, self._plan.known, self._plan.pooled, self._wakes.state)
 
-    async def read(self, query: str, given: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    async def read(self, query: str, given: tuple[object, ...]) -> list[tuple[Any, ...]]:
         """A question that changes nothing is asked again when its answer was lost, in its time."""
         until = min(self._until, clock.now() + self.traits.limit)
         while True:
             try:
-                found: list[tuple[Any, ...]] = await self._link.ask(
+                found: list[tuple[object, ...]] = await self._link.ask(
                     lambda: (self._at(query), False), given, until
                 )
                 return found

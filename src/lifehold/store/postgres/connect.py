@@ -97,11 +97,11 @@ class PostgresUrl:
         url: str,
         limit: float,
         create: bool | None,
-        options: dict[str, Any] | None = None,
+        options: dict[str, object] | None = None,
         owner: str = "",
     ) -> None:
         client = psycopg()
-        conninfo: Any = fork.lazily("psycopg.conninfo")
+        conninfo = fork.lazily("psycopg.conninfo")
         refuse_torn(url)
         url, named = without_owner(url)
         self.limit, self.create, self.owner = limit, create, owner or named
@@ -125,7 +125,7 @@ class PostgresUrl:
         self.tabled = False  # the table of session locks was seen
         self.late: Any = None  # requests that may come behind their undoing (backend.py)
 
-    async def connect(self, kind: str, until: float = NEVER) -> Any:
+    async def connect(self, kind: str, until: float = NEVER) -> object:
         """A new connection, `kind` Connection or AsyncConnection, set up for `ConnectionPool`.
 
         `until`: the instant at which it has to be there, where that is before its own limit.
@@ -174,7 +174,7 @@ class PostgresUrl:
         if not self.pooled:
             await rows(connection, prepare(self), until)
 
-    async def trust(self, connection: Any, home: str | None) -> None:
+    async def trust(self, connection: object, home: str | None) -> None:
         """L13  What is called is the work of whom the caller trusts. Raises UnsafeGround.
 
         `home`: the schema, None for the one in which tables would be made.
@@ -185,7 +185,7 @@ class PostgresUrl:
         if told:
             raise UnsafeGround(distrusted(self.known, home, told, who), name=self.url)
 
-    async def _check(self, connection: Any, home: str | None) -> None:
+    async def _check(self, connection: object, home: str | None) -> None:
         """L12  A schema that this version may use, made or brought up where it may be."""
         version, least, until = 0, 0, clock.now() + self.limit
         self.home = home or ""
@@ -301,7 +301,7 @@ def prepare(plan: PostgresUrl) -> str:
     )
 
 
-async def rows(connection: Any, query: str, until: float) -> list[tuple[Any, ...]]:
+async def rows(connection: object, query: str, until: float) -> list[tuple[Any, ...]]:
     """The rows of the last of some statements. Raises psycopg.Error, QueryFailed, NoAnswer."""
     return await ServerConnection(connection).run(query, until)
 
@@ -318,7 +318,7 @@ async def rows(connection: Any, query: str, until: float) -> list[tuple[Any, ...
 
 
 _coming: dict[object, tuple[int, int]] = {}  # the socket of each, and its inode
-_kinds: dict[Any, Any] = {}
+_kinds: dict[object, object] = {}
 _until: ContextVar[float] = ContextVar("_until", default=NEVER)
 
 
@@ -334,7 +334,7 @@ def _leave_to_parent() -> None:
     _coming.clear()
 
 
-async def opened(kind: Any, until: float = NEVER, **known: Any) -> Any:
+async def opened(kind: object, until: float = NEVER, **known: object) -> object:
     """A new connection, `kind` a class of psycopg. Noted: to be given up by `link.drop`.
 
     `until`: the instant at which it has to be there; libpq counts whole seconds, 2 at the least.
@@ -351,7 +351,7 @@ def _step_by_step(kind: Any) -> Any:
     if kind not in _kinds:
         steps = getattr(kind, "_connect_gen", None)
 
-        def noted(cls: Any, *given: Any, **named: Any) -> Any:
+        def noted(cls: object, *given: Any, **named: Any) -> object:
             assert steps is not None
             return _noted(steps.__func__(cls, *given, **named))
 
@@ -368,7 +368,7 @@ def _noted(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
             _coming[me] = asked[0], os.fstat(asked[0]).st_ino
             heard = yield asked
             if clock.now() >= _until.get():
-                psycopg: Any = fork.lazily("psycopg")
+                psycopg = fork.lazily("psycopg")
                 raise psycopg.OperationalError("connection timeout expired")
             asked = steps.send(heard)
     except StopIteration as came:
@@ -386,7 +386,7 @@ def _noted(steps: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
 # the same `conninfo` and `kwargs`.
 
 
-def parts(pool: Any) -> tuple[str, dict[str, Any], bool]:
+def parts(pool: object) -> tuple[str, dict[str, object], bool]:
     """The conninfo and options of a pool, and whether it is to be awaited."""
     conninfo = getattr(pool, "conninfo", None)
     if not isinstance(conninfo, str) or not hasattr(pool, "getconn"):
@@ -412,11 +412,11 @@ class PoolLink:
     async def ask(
         self,
         query: str | Callable[[], tuple[str, bool]],
-        given: Sequence[Any] = (),
+        given: Sequence[object] = (),
         until: float = NEVER,
         *,
         first: bool = False,
-    ) -> list[tuple[Any, ...]]:
+    ) -> list[tuple[object, ...]]:
         """One statement, in one round trip, a transaction of its own. Raises as the pool does."""
         began = clock.now()
         until = min(until, began + self.limit)
@@ -456,11 +456,11 @@ class TaskWakeup(Signal):
     """What a task waits for."""
 
 
-def one_loop(backend: object) -> Callable[[Any], Any]:
+def one_loop(backend: object) -> Callable[[object], Any]:
     """`swift` over a pool that belongs to the event loop that uses it first."""
-    owner: list[Any] = []
+    owner: list[object] = []
 
-    def swift(runtime: object) -> Any:
+    def swift(runtime: object) -> object:
         if runtime is not EVENT_LOOP or running_trio() is not None:
             return None
         loop = asyncio.get_running_loop()
@@ -478,13 +478,13 @@ class LoopBackends:
         self,
         plan: PostgresUrl,
         beats: ConnectionPool,
-        wakeups: Any,
+        wakeups: object,
         most: int,
-        make: Callable[..., Any],
+        make: Callable[..., object],
     ) -> None:
         self._plan, self._beats, self._wakes, self._most = plan, beats, wakeups, most
         self._make = make
-        self._known: dict[Any, tuple[Any, ConnectionPool]] = {}
+        self._known: dict[Any, tuple[object, ConnectionPool]] = {}
         self._generation = fork.here()
 
     def swift(self, runtime: object) -> Any:
@@ -497,13 +497,13 @@ class LoopBackends:
         found = self._known.get(loop)
         return found[0] if found is not None else self._new(loop)
 
-    def _new(self, loop: object) -> Any:
+    def _new(self, loop: object) -> object:
         for other in list(self._known):  # of another thread's loop, too
             if other.is_closed() and (found := self._known.pop(other, None)) is not None:
                 found[1].close()
         guard: list[Any] = []
 
-        async def connect(until: float) -> Any:
+        async def connect(until: float) -> object:
             if not guard:  # closed by loop.shutdown_asyncgens(), as asyncio.run does at its end
                 guard.append(self._until_the_end(loop))
                 await guard[0].__anext__()

@@ -15,7 +15,6 @@ from ...runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
     from urllib import parse
 else:
     parse = fork.later("urllib.parse", globals())
@@ -72,12 +71,12 @@ HINTS = {  # words of libpq, where there is no SQLSTATE; the first that fits
 }
 
 
-def migrate_command(known: dict[str, Any], *, owner: bool = False) -> str:
+def migrate_command(known: dict[str, object], *, owner: bool = False) -> str:
     """The command that makes the tables in this very database. `owner`: by their owner, not us."""
     return f"lifehold store migrate {quote(url_of({**known, 'user': None} if owner else known))}"
 
 
-def distrusted(known: dict[str, Any], home: str | None, told: str, who: str) -> str:
+def distrusted(known: dict[str, object], home: str | None, told: str, who: str) -> str:
     """What is told where others could change what would run with our rights, and the remedy."""
     names = [name for name in who.split(",") if name]
     cures = []
@@ -97,12 +96,12 @@ def distrusted(known: dict[str, Any], home: str | None, told: str, who: str) -> 
     )
 
 
-def role_of(known: dict[str, Any]) -> str:
+def role_of(known: dict[str, object]) -> str:
     """As whom we come, as far as the URL says."""
     return printable(str(known.get("user") or os.environ.get("PGUSER") or "ROLE"))
 
 
-def url_of(known: dict[str, Any], owner: str = "") -> str:
+def url_of(known: dict[str, object], owner: str = "") -> str:
     """A URL that leads to the same tables, without the password (PGPASSWORD, ~/.pgpass)."""
     host, port = str(known.get("host") or known.get("hostaddr") or ""), str(known.get("port") or "")
     more = {key: str(known[key]) for key in ("service", "options", "sslmode") if known.get(key)}
@@ -122,7 +121,7 @@ def url_of(known: dict[str, Any], owner: str = "") -> str:
     return f"postgresql://{who}{printable(','.join(pairs))}/{base}{query}"
 
 
-def place(known: dict[str, Any]) -> str:
+def place(known: dict[str, object]) -> str:
     """Host and database in words."""
     host = known.get("host") or known.get("hostaddr") or "the local socket"
     port = known.get("port")
@@ -130,7 +129,7 @@ def place(known: dict[str, Any]) -> str:
     return f"{host}{f' port {port}' if port else ''}, database {base}"
 
 
-def said(error: object, known: dict[str, Any]) -> str:
+def said(error: object, known: dict[str, object]) -> str:
     """What libpq or the server said, and the remedy."""
     diag = getattr(error, "diag", None)
     primary = getattr(diag, "message_primary", None)
@@ -152,7 +151,7 @@ def said(error: object, known: dict[str, Any]) -> str:
     return f"{place(known)}: {printable(text)}{f': {remedy}' if remedy else ''}"
 
 
-def refused(error: object, known: dict[str, Any]) -> Unreachable | NoReply:
+def refused(error: object, known: dict[str, object]) -> Unreachable | NoReply:
     """The answer to a request that failed after it was sent."""
     diag = getattr(error, "diag", None)
     severity = getattr(diag, "severity_nonlocalized", None) or getattr(diag, "severity", None)

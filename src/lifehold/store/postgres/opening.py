@@ -24,13 +24,13 @@ CONNECTIONS = 8  # of one process, besides one for renewals and one that listens
 
 
 def _links(plan: PostgresUrl, most: int) -> ConnectionPool:
-    def connect(until: float) -> Any:
+    def connect(until: float) -> object:
         return finish(plan.connect("Connection", until))
 
     return ConnectionPool(connect, ThreadWakeup, plan, most)
 
 
-def _over(pool: Any, limit: float, create: bool | None, owner: str) -> Site:
+def _over(pool: object, limit: float, create: bool | None, owner: str) -> Site:
     """The Site over a pool of the caller's."""
     conninfo, options, awaited = parts(pool)
     plan = PostgresUrl(conninfo, limit, create, options, owner)
@@ -49,13 +49,13 @@ class SessionLocks:
     def __init__(self, plan: PostgresUrl) -> None:
         self._plan = plan
 
-    def opened(self) -> Any:
+    def opened(self) -> object:
         return session_server.Sessions(self._plan)
 
     def lock(self, site: Site, name: object, runtime: Any, lease: Any, **more: Any) -> Any:
         return session.SessionLock(site, name, runtime, lease, **more)
 
-    async def seen(self, backend: Any, name: str | None, address: Any) -> tuple[Any, ...]:
+    async def seen(self, backend: object, name: str | None, address: Any) -> tuple[object, ...]:
         return await session_server.seen_by(backend, name, address, self._plan)
 
 
@@ -67,8 +67,8 @@ def _with_sessions(site: Site, plan: PostgresUrl) -> Site:
 def opened(
     url: str,
     *,
-    pool: Any = None,
-    timeout: Any = LIMIT,
+    pool: object = None,
+    timeout: object = LIMIT,
     connections: int = CONNECTIONS,
     create: bool | None = None,
     owner: str = "",

@@ -167,7 +167,7 @@ class SessionLock:
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
         """Stand in the server's line, sleep until it answers."""
-        pending: Any = ask.place
+        pending = ask.place
         if type(pending) is not PendingLock or not pending.ours:
             pending = ask.place = PendingLock(
                 self

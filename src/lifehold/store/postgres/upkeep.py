@@ -359,7 +359,7 @@ class _RoleCheck:
         finish(self.ask("SELECT pg_notify($1, 'check')", (channel,)))
         return "check" in finish(self.line.calls(LIMIT))
 
-    def _row(self, query: str, given: Sequence[Any] = ()) -> tuple[Any, ...]:
+    def _row(self, query: str, given: Sequence[object] = ()) -> tuple[Any, ...]:
         (row,) = finish(self.ask(query, given))
         return row
 

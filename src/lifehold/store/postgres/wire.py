@@ -74,7 +74,7 @@ def parameters(given: Sequence[Any], codec: str = "utf-8") -> Parameters:
     return [None if one is None else _text(one).encode(codec) for one in given]
 
 
-def _text(one: Any) -> str:
+def _text(one: object) -> str:
     if isinstance(one, str):
         if "\0" in one:
             raise InvalidArgument(f"PostgreSQL keeps no text with a NUL: {one!r}")
@@ -114,12 +114,12 @@ class ServerConnection:
     async def ask(
         self,
         statement: str,
-        given: Sequence[Any],
+        given: Sequence[object],
         limit: float,
         *,
         prepared: bool = False,
         lent: bool = False,
-    ) -> list[tuple[Any, ...]]:
+    ) -> list[tuple[object, ...]]:
         """The rows of one statement with $1, $2 ..., or of one that was prepared under that name.
 
         `lent`: the session is others' too, and stays as it is.
@@ -139,7 +139,7 @@ class ServerConnection:
 
     async def _once(
         self, statement: str, values: Parameters, until: float, prepared: bool, whole: bool
-    ) -> list[tuple[Any, ...]]:
+    ) -> list[tuple[object, ...]]:
         pgconn = self._pgconn
         if whole:
             pgconn.send_query(statement.encode(self._codec))
@@ -152,14 +152,14 @@ class ServerConnection:
             pgconn.consume_input()
         return _rows(await self._answer(until), self._codec)
 
-    async def run(self, text: str, until: float) -> list[tuple[Any, ...]]:
+    async def run(self, text: str, until: float) -> list[tuple[object, ...]]:
         """The rows of the last of some statements without values. Raises as `ask`."""
         return await self._once(text, [], until, False, True)
 
     def _filled(self, statement: str, values: Parameters) -> str:
         """The statement with its values in it."""
-        pq: Any = fork.lazily("psycopg.pq")
-        re: Any = fork.lazily("re")
+        pq = fork.lazily("psycopg.pq")
+        re = fork.lazily("re")
         quote = pq.Escaping(self._pgconn).escape_literal
 
         def value(found: Any) -> str:
@@ -219,7 +219,7 @@ class ServerConnection:
             return False
         return self._looks is None or not self._looks.poll(0)
 
-    async def _answer(self, until: float) -> Any:
+    async def _answer(self, until: float) -> object:
         pgconn, last = self._pgconn, None
         while True:
             while not pgconn.is_busy():
@@ -245,7 +245,7 @@ class ServerConnection:
             raise NoAnswer("no answer in time")
 
 
-def _rows(result: Any, codec: str) -> list[tuple[Any, ...]]:
+def _rows(result: Any, codec: str) -> list[tuple[object, ...]]:
     if result.status in ENDED:
         raise QueryFailed(result)
     columns = range(result.nfields)
@@ -256,7 +256,7 @@ def _rows(result: Any, codec: str) -> list[tuple[Any, ...]]:
     ]
 
 
-def _value(kind: int, raw: bytes | None, codec: str) -> Any:
+def _value(kind: int, raw: bytes | None, codec: str) -> object:
     if raw is None:
         return None
     if kind == BOOL:
@@ -317,7 +317,9 @@ SHORTEST = 0.05  # seconds for an answer, where opening the connection has taken
 _open: dict[int, Any] = {}  # every connection of this process
 _watched: list[ConnectionPool] = []  # those that have idle connections
 _watches = False  # whether a thread closes them in time
-_inherited: list[Any] = []  # those of the parent: never closed by libpq, which would say good-bye
+_inherited: list[
+    object
+] = []  # those of the parent: never closed by libpq, which would say good-bye
 
 
 @fork.in_child
@@ -356,7 +358,7 @@ def _watch(link: ConnectionPool) -> None:
 
 def _keep() -> None:
     global _watches
-    _signal: Any = fork.lazily("_signal")
+    _signal = fork.lazily("_signal")
     if hasattr(_signal, "pthread_sigmask"):  # signals are for the thread that knows of them
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
     generation = fork.generation
@@ -382,10 +384,10 @@ def close_all() -> None:
         drop(connection)
 
 
-def keep(connection: Any) -> Any:
+def keep(connection: object) -> object:
     """Note a connection that was opened. Safe to repeat."""
     if not _open:
-        atexit: Any = fork.lazily("atexit")
+        atexit = fork.lazily("atexit")
         atexit.unregister(close_all)
         atexit.register(close_all)
     _open[id(connection)] = connection
@@ -410,7 +412,7 @@ class ConnectionPool:
 
     def __init__(
         self,
-        connect: Callable[[float], Any],
+        connect: Callable[[float], object],
         wakeup: Callable[[], Any],
         plan: Any,
         most: int,
@@ -427,18 +429,18 @@ class ConnectionPool:
         self._watched = False  # by the thread that closes what is idle
         self._waiting: list[Any] = []
         self._first: list[Any] = []  # who is served before those: who lets go of something
-        weakref: Any = fork.lazily("weakref")
+        weakref = fork.lazily("weakref")
         self._lines = weakref.WeakSet()  # idle, or in a hand: one that is lost is not counted
         self._generation = fork.here()
 
     async def ask(
         self,
         query: str | Callable[[], tuple[str, bool]],
-        given: Sequence[Any] = (),
+        given: Sequence[object] = (),
         until: float = NEVER,
         *,
         first: bool = False,
-    ) -> list[tuple[Any, ...]]:
+    ) -> list[tuple[object, ...]]:
         """One statement, one round trip. Raises Unreachable, NoReply.
 
         `query`: or what says it, and whether it was prepared, once it is known what the connection
@@ -521,7 +523,7 @@ class ConnectionPool:
                 "s: allow more with connect(url, connections=...)"
             )
 
-    def _forgotten(self, wakeup: Any) -> bool:
+    def _forgotten(self, wakeup: object) -> bool:
         """Whether it was not rung; it is not going to be."""
         with self._mutex:
             for each in (self._first, self._waiting):
@@ -535,7 +537,7 @@ class ConnectionPool:
     async def _opened(self, line: ServerConnection, until: float) -> ServerConnection:
         try:
             connection = keep(await settle(self._connect(until)))
-            weakref: Any = fork.lazily("weakref")
+            weakref = fork.lazily("weakref")
             weakref.finalize(line, drop, connection)  # also when nobody puts it back
             line.over(connection)
         except BaseException as error:
@@ -605,7 +607,7 @@ class ConnectionPool:
         self._close(idle)
 
 
-def told(error: Exception, known: dict[str, Any], limit: float) -> Exception:
+def told(error: Exception, known: dict[str, object], limit: float) -> Exception:
     """What a failed request means: Unreachable, NoReply, or itself where it is none of ours."""
     if isinstance(error, NoAnswer):
         return NoReply(f"{place(known)}: no answer within {limit:.3g} s")

@@ -545,7 +545,8 @@ class RedisConnection:
 
     def pushed(self, seconds: float) -> Reply:
         """What a channel says within that time; None for nothing. Raises NoRedisReply, OSError."""
-        if not self._data and not (hasattr(self.sock, "pending") and self.sock.pending()):
+        pending = getattr(self.sock, "pending", None)  # of TLS: what it has read already
+        if not self._data and not (pending and pending()):
             if not finish(THREAD.speaks(self, clock.now() + seconds)):
                 return None
             finish(self._read(clock.now() + MOMENT, THREAD))

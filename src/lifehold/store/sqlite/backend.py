@@ -457,7 +457,7 @@ def opened(url: str, **options: Any) -> Site:
     with fork.gate:
         if key not in _sites:
             backend = Sqlite(Database(path, busy=busy, synchronous=synchronous, shared=shared))
-            atexit: Any = fork.lazily("atexit")
+            atexit = fork.lazily("atexit")
             atexit.register(backend.end)
             _sites[key] = Site(database.url_of(path), backend, backend)
         return _sites[key]

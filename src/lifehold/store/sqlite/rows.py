@@ -79,7 +79,7 @@ class FiledLock:
         self.there = None if capacity is None else (token, capacity)
         self.lock = LockState(name, token, capacity or 1)
         self.holders: dict[HolderRow, tuple[int, tuple[Any, ...]]] = {}
-        self.queue: dict[QueueEntry, tuple[int, tuple[Any, ...]]] = {}
+        self.queue: dict[QueueEntry, tuple[int, tuple[object, ...]]] = {}
 
     def read_holders(self, db: Connection) -> None:
         """Who is in."""
@@ -207,7 +207,7 @@ def _queue(db: Connection, name: str, moment: StepMoment) -> list[Any]:
     return [*rows[:at], *[None] * hidden, *rows[at:]]
 
 
-def _kept(holder: HolderRow) -> tuple[Any, ...]:
+def _kept(holder: HolderRow) -> tuple[object, ...]:
     """What a renewal may change."""
     return (
         holder.weight,

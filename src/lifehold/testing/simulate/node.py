@@ -100,7 +100,7 @@ class Node:
         elif self.life.alive:
             call()
 
-    def spawn(self, coro: Coroutine[Any, Any, Any], *, awaited: bool = False) -> SimulatedTask:
+    def spawn(self, coro: Coroutine[object, None, Any], *, awaited: bool = False) -> SimulatedTask:
         """A task of its present process."""
         life = self.life
         self._count += 1
@@ -164,14 +164,14 @@ class NodeRuntime:
                 strike()
         place.rung = False
 
-    async def look(self, mechanism: Any) -> Any:
+    async def look(self, mechanism: Any) -> object:
         return await self.in_thread(lambda: look(mechanism), lambda _: None)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         """At once: what is called this way in a store is a look for people."""
         return call()
 
-    async def shield(self, work: Coroutine[Any, Any, T]) -> T:
+    async def shield(self, work: Coroutine[object, None, T]) -> T:
         if not self.node.life.alive:
             work.close()
             raise ProcessGone
@@ -190,7 +190,7 @@ class NodeRuntime:
         if not self.node.life.alive:
             raise ProcessGone
 
-    async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
+    async def block(self, ask: Ask, slot: object, operation: int, until: float) -> bool:
         raise RuntimeError("there are no files in a simulated store")
 
     async def changed(

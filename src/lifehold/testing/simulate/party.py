@@ -117,7 +117,7 @@ class NodeProgram:
         plan = self.plan
         until = NEVER if plan.patience is None else self.runtime.now() + plan.patience
         try:
-            got: Any = await acquire(lock, self.runtime, Ask(lock.name, until))
+            got = await acquire(lock, self.runtime, Ask(lock.name, until))
         except StoreUnavailable:
             self.world.log(f"{self.node.name} finds no store")
             return None
@@ -157,7 +157,7 @@ class NodeProgram:
             if not isinstance(await self._read_on(holder), Lost):
                 await self._looks(holder)
 
-    async def _read_on(self, holder: SimulatedHolder) -> Any:
+    async def _read_on(self, holder: SimulatedHolder) -> object:
         found = await holder.lock.lighten(holder.tenure.grant)
         self.world.log(f"{self.node.name} reads on: {type(found).__name__}")
         return found
@@ -200,7 +200,7 @@ class NodeProgram:
 
         return bool(await self._far(write)) and not holder.tenure.over
 
-    async def _far(self, act: Callable[[], Any]) -> Any:
+    async def _far(self, act: Callable[[], object]) -> Any:
         """One request to the data. None: no answer came in time.
 
         Links to the data are not cut with those to the store: a holder that the store has given up

@@ -37,11 +37,11 @@ class PendingEvent:
 
     def __init__(self) -> None:
         self.done = False
-        self.value: Any = None
+        self.value: object = None
         self.error: BaseException | None = None
         self.resume: Callable[[], None] | None = None
 
-    def set(self, value: Any = None, error: BaseException | None = None) -> None:
+    def set(self, value: object = None, error: BaseException | None = None) -> None:
         if self.done:
             return
         self.done, self.value, self.error = True, value, error

@@ -1,0 +1,235 @@
+"""What others' libraries do: locks by the kernel, and stores that are asked to take a key for us.
+
+`made_by` tells whose constructor made an object; the rest reads single calls of such libraries.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from typing import TYPE_CHECKING
+
+from . import words
+from .model import by_kernel, maker_of, nodes, text_of
+
+if TYPE_CHECKING:
+    from .judge import Judge
+    from .model import Called, Function, Module
+
+PROJECT = "project"  # a class that the settings name
+OUTSIDE = frozenset("project filelock redis portalocker fasteners lockfile lifehold zc".split())
+MAKERS = re.compile(
+    r"^(filelock|redis|aioredis|portalocker|fasteners|lockfile|lifehold|zc|pid|oslo_concurrency"
+    r"|threading|multiprocessing|asyncio|trio|anyio)\b"
+)
+RUNS = frozenset(f"subprocess.{name}" for name in "run call check_call check_output Popen".split())
+
+
+def run_under_flock(function: Function, called: Called) -> ast.expr | None:
+    """The path in `subprocess.run(["flock", "-n", path, ...])`."""
+    given = called.args[0] if called.args else None
+    if isinstance(given, ast.Name):
+        given = function.only_value(given.id)
+    if not isinstance(given, ast.List | ast.Tuple) or not given.elts:
+        return None
+    first, *rest = given.elts
+    if not (isinstance(first, ast.Constant) and str(first.value).rpartition("/")[2] == "flock"):
+        return None
+    timed = False
+    for each in rest:
+        option = isinstance(each, ast.Constant) and str(each.value).startswith("-")
+        if not option and not timed:
+            return each
+        timed = option and str(getattr(each, "value", "")) in ("-w", "--timeout", "-E")
+    return None
+
+
+BY_COMMAND = re.compile(r"\bkill\s+-0\s|\bps\s+(-\w+\s+)*-?p\s|/proc/\s*$")
+CLOSER = re.compile(r"\.(cmdline|name|exe|create_time|cwd|username)\(")
+
+
+def asked_by_command(function: Function, called: Called) -> ast.expr | None:
+    """The number in `["ps", "-p", pid]` or `f"kill -0 {pid}"`."""
+    given = called.args[0] if called.args else None
+    if isinstance(given, ast.Name):
+        given = function.only_value(given.id)
+    if isinstance(given, ast.List | ast.Tuple):
+        texts = [str(getattr(each, "value", "")) for each in given.elts]
+        if (texts[:1] == ["ps"] and "-p" in texts[1:-1]) or texts[:2] == ["kill", "-0"]:
+            behind = texts.index("-p" if "-p" in texts else "-0") + 1
+            return given.elts[behind] if behind < len(texts) else None
+        return None
+    if isinstance(given, ast.JoinedStr | ast.BinOp | ast.Call):
+        parts = [str(n.value) for n in nodes(given) if isinstance(n, ast.Constant)]
+        if any(map(BY_COMMAND.search, parts)):
+            return given
+    return None
+
+
+@functools.lru_cache(4)
+def asks_number_alone(module: Module) -> bool:
+    """Does psutil tell this module whether a number is given out, and nothing more?"""
+    told = "NoSuchProcess" in module.text or ".is_running(" in module.text
+    return told and CLOSER.search(module.text) is None
+
+
+# --- clients of stores ---------------------------------------------------------------------------
+
+CACHES = re.compile(
+    r"(redis|cache|client|conn|^rc$|^r$|^rdb$|pipe|^cli$|memcach|^mc$|^kv$|^db$|rds|lock|^p$)",
+    re.IGNORECASE,
+)
+MAKES_CLIENT = re.compile(
+    r"pipe|client|conn|redis|cache|valkey|^from_|create|make|init", re.IGNORECASE
+)
+CLIENTS = re.compile(r"redis|valkey|cache|client|conn", re.IGNORECASE)
+TIMED_SET = re.compile(r"\.set\([^\n]*\b(ex|px)\s*=|\.p?setex\(|\.p?expire\(")
+STORES = ("redis", "valkey", "memcach", "cache", "redlock", "setnx", "nx=true")
+# What only a client of a store is asked: its name says no more than that.
+ASKED = re.compile(r"([\w.]+)\.(?:setnx\(|pexpire\(|register_script\(|set\([^()]*\bnx\s*=)")
+CLIENT = "a client"  # of Redis, behind a wrapper; no name of Python
+
+
+@functools.lru_cache(4)
+def _speaks_of_stores(module: Module) -> bool:
+    return any(word in module.lower for word in STORES) or bool(TIMED_SET.search(module.text))
+
+
+@functools.lru_cache(4)
+def _asked(module: Module) -> frozenset[str]:
+    """The names that are clients of a store by what is asked of them."""
+    return frozenset(ASKED.findall(module.text))
+
+
+def answered(made: ast.expr) -> bool:
+    """`self.s3.client.head_object(...)` is what a client answered, and no client."""
+    made = made.value if isinstance(made, ast.Await) else made
+    func = made.func if isinstance(made, ast.Call) else None
+    if not isinstance(func, ast.Attribute) or MAKES_CLIENT.search(func.attr):
+        return False
+    return CLIENTS.search(text_of(func.value).rpartition(".")[2]) is not None
+
+
+def client_of(function: Function, called: Called) -> bool:
+    """Does this look like a client of Redis, memcached or a cache?"""
+    if not isinstance(called.func, ast.Attribute):
+        return False
+    if text_of(called.func.value) == CLIENT:
+        return True
+    if not _speaks_of_stores(function.module):
+        return False
+    owner = called.func.value
+    if isinstance(owner, ast.Call):
+        owner = owner.func
+    if text_of(owner) in _asked(function.module):
+        return True
+    last = text_of(owner).rpartition(".")[2] or getattr(owner, "attr", "")
+    if CACHES.search(last.strip("_")):
+        return True
+    made = function.values(owner.id) if isinstance(owner, ast.Name) else []
+    if len(made) == 1 and answered(made[0]):
+        return False
+    return len(made) == 1 and any(CLIENTS.search(text) for text in function.texts(made[0]))
+
+
+@functools.lru_cache(4)
+def speaks_of_memcache(module: Module) -> bool:
+    return ("memcache" in module.lower or "pylibmc" in module.lower) and "redis" not in module.lower
+
+
+# --- a key that a store gives to one alone ------------------------------------------------------
+
+TAKES_ROW = re.compile(
+    r"pg_try_advisory_lock\s*\(|\bINSERT\b.*\b(ON\s+CONFLICT\b.*\bDO\s+NOTHING|OR\s+IGNORE)\b"
+    r"|\bINSERT\s+(OR\s+)?IGNORE\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+INTO = re.compile(r"\s*INSERT\s+INTO\b", re.IGNORECASE)
+DUPLICATE = re.compile(r"IntegrityError|UniqueViolation|DuplicateKey|UniqueConstraint")
+
+
+@functools.lru_cache(4)
+def _takes_rows(module: Module) -> bool:
+    return bool(TAKES_ROW.search(module.text) or DUPLICATE.search(module.text))
+
+
+def taken_row(function: Function, called: Called) -> ast.expr | None:
+    """The statement that takes a row or an advisory lock, and tells whether it did."""
+    if not called.args or not _takes_rows(function.module):
+        return None
+    texts = function.texts(called.args[0])
+    found = any(map(TAKES_ROW.search, texts))
+    if not found and DUPLICATE.search(function.module.text):
+        found = any(INTO.match(text) and words.speaks_of_lock(text) for text in texts)
+    return called.args[0] if found else None
+
+
+def taken_in_transaction(called: Called) -> ast.expr | None:
+    """The key of `etcd.transaction(compare=[versions.version(key) == 0], ...)`."""
+    compared = called.keywords.get("compare") or (called.args[0] if called.args else None)
+    for node in nodes(compared) if compared is not None else ():
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq):
+            zero = any(
+                isinstance(each, ast.Constant) and each.value in (0, "0", b"0")
+                for each in (node.left, *node.comparators)
+            )
+            asked = node.left
+            if zero and isinstance(asked, ast.Call) and asked.args:
+                return asked.args[0]
+    return None
+
+
+def taken_for_session(called: Called) -> ast.expr | None:
+    """The key of Consul's `kv.put(key, value, acquire=session)`."""
+    key = called.args[0] if called.args else called.keywords.get("key")
+    return key if "acquire" in called.keywords else None
+
+
+def taken_node(function: Function, called: Called) -> ast.expr | None:
+    """The path of ZooKeeper's `create(path, ephemeral=True)`; a sequence is a queue of its own."""
+    if "kazoo" not in function.module.lower and "NodeExists" not in function.module.text:
+        return None
+    if "sequence" in called.keywords or not called.args:
+        return None
+    return called.args[0]
+
+
+def taken_document(function: Function, called: Called) -> ast.expr | None:
+    """Mongo's `locks.insert_one({"_id": name})`, whose duplicate is refused."""
+    if "DuplicateKey" not in function.module.text or not isinstance(called.func, ast.Attribute):
+        return None
+    return called.func.value if called.args else None
+
+
+def taken_item(called: Called) -> ast.expr | None:
+    """DynamoDB's `put_item(..., ConditionExpression="attribute_not_exists(...)")`."""
+    asked = called.keywords.get("ConditionExpression")
+    if asked is None:
+        return None
+    if any("attribute_not_exists" in text for text in map(ast.dump, nodes(asked))):
+        return called.keywords.get("Item") or asked
+    return None
+
+
+# --- whose object is it? ------------------------------------------------------------------------
+
+
+def made_by(judge: Judge, function: Function, func: ast.expr) -> str:
+    """The library whose constructor made the object that this method belongs to."""
+    made = maker_of(function, func.value if isinstance(func, ast.Attribute) else None)
+    if made is None:
+        return ""
+    name = judge.module.dotted(made.func)
+    if {name, name.rpartition(".")[2]} & words.project().classes:
+        return PROJECT
+    found = MAKERS.match(name)
+    if found:
+        return found[1].removeprefix("aio")
+    if by_kernel(judge.module, name):
+        return "filelock"
+    if any(e.site is made and e.kind == "make_lock" for e in judge.everything()):
+        return "redis"
+    return ""

@@ -23,7 +23,7 @@ from weakref import ref
 from ...core.backend import NoReply, Unreachable
 from ...core.deadline import NEVER
 from ...runtime import clock, fork, heartbeat, native
-from ...runtime.blocking import ThreadWakeup, finish, wakeup_here
+from ...runtime.blocking import ThreadWakeup, finish
 from ..settle import settle
 
 TYPE_CHECKING = False
@@ -218,12 +218,9 @@ class Waits:
     async def ready(self, sock: socket.socket, until: float, writes: bool) -> bool:
         """Whether it can be read from, or written to, before that instant."""
         left = max(0.0, until - clock.now())
-        poll = getattr(select, "poll", None)
-        if native.is_replaced() and type(wakeup_here()) is ThreadWakeup:  # a thread of the system
-            poll = native.real(select, "poll")
-        if poll is None:
+        if not hasattr(select, "poll"):
             return any(select.select([sock], [sock] if writes else [], [], left))
-        looks = poll()
+        looks = select.poll()
         looks.register(sock, select.POLLIN | (select.POLLOUT if writes else 0))
         return bool(looks.poll(left * 1000))
 

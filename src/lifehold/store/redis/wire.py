@@ -22,7 +22,7 @@ from weakref import ref
 
 from ...core.backend import NoReply, Unreachable
 from ...core.deadline import NEVER
-from ...runtime import clock, fork, heartbeat
+from ...runtime import clock, fork, heartbeat, native
 from ...runtime.blocking import ThreadWakeup, finish
 from ..settle import settle
 
@@ -224,13 +224,6 @@ class Waits:
         looks.register(sock, select.POLLIN | (select.POLLOUT if writes else 0))
         return bool(looks.poll(left * 1000))
 
-    async def speaks(self, line: RedisConnection, until: float) -> bool:
-        """Whether a connection has something to say before that instant."""
-        looks = line.looks
-        if looks is None or line.sock.fileno() < 0:
-            return await self.ready(line.sock, until, False)
-        return bool(looks.poll(max(0.0, until - clock.now()) * 1000))
-
     async def call(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         """Carry out what blocks. `undo` what comes when the caller has gone."""
         return work()
@@ -252,9 +245,6 @@ class TaskWaits:
         with trio.move_on_after(left) as scope:
             await wait(sock)
         return not scope.cancelled_caught
-
-    async def speaks(self, line: RedisConnection, until: float) -> bool:
-        return await self.ready(line.sock, until, False)
 
     async def call(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         return await eventloop.EVENT_LOOP.in_thread(work, undo)
@@ -309,9 +299,6 @@ class SharedWaits(Waits):
 
     async def ready(self, sock: socket.socket, until: float, writes: bool) -> bool:
         return bool(await _Parked(sock, until, writes))
-
-    async def speaks(self, line: RedisConnection, until: float) -> bool:
-        return await self.ready(line.sock, until, False)
 
     async def call(self, work: Callable[[], T], undo: Callable[[T], None]) -> T:
         """In a thread of its own: a server that is paused takes a connection, and says nothing."""
@@ -471,17 +458,17 @@ def drop(sock: socket.socket) -> None:
 class RedisConnection:
     """A socket to a Redis, on which one request goes at a time."""
 
-    __slots__ = ("__weakref__", "_data", "_encrypted", "looks", "sock", "where")
+    __slots__ = ("__weakref__", "_data", "_encrypted", "_looks", "sock", "where")
 
     def __init__(self, sock: socket.socket) -> None:
         sock.settimeout(0)
         self.sock, self._data = keep(sock), bytearray()
         self.where: tuple[str, int] | None = None  # of several servers the one that it leads to
         self._encrypted = hasattr(sock, "pending")
-        self.looks: select.poll | None = None  # made once: it has the socket's number
-        if hasattr(select, "poll"):
-            self.looks = select.poll()
-            self.looks.register(sock, select.POLLIN)
+        self._looks: select.poll | None = None  # made once; gevent's is of one thread's hub alone
+        if hasattr(select, "poll") and not native.is_replaced():
+            self._looks = select.poll()
+            self._looks.register(sock, select.POLLIN)
 
     async def ask(
         self, commands: Sequence[Command], until: float, waits: Waits | TaskWaits = THREAD
@@ -524,9 +511,15 @@ class RedisConnection:
                 else:
                     del self._data[:end]
                     return reply
-            if not self._encrypted and not await waits.speaks(self, until):
+            if not self._encrypted and not await self._speaks(until, waits):
                 raise NoRedisReply("no answer in time")
             await self._read(until, waits)
+
+    async def _speaks(self, until: float, waits: Waits | TaskWaits) -> bool:
+        """Whether it has something to say before that instant."""
+        if waits is not THREAD or self._looks is None or self.sock.fileno() < 0:
+            return await waits.ready(self.sock, until, False)
+        return bool(self._looks.poll(max(0.0, until - clock.now()) * 1000))
 
     async def _read(self, until: float, waits: Waits | TaskWaits) -> None:
         while True:
@@ -547,7 +540,7 @@ class RedisConnection:
         """What a channel says within that time; None for nothing. Raises NoRedisReply, OSError."""
         pending = getattr(self.sock, "pending", None)  # of TLS: what it has read already
         if not self._data and not (pending and pending()):
-            if not finish(THREAD.speaks(self, clock.now() + seconds)):
+            if not finish(self._speaks(clock.now() + seconds, THREAD)):
                 return None
             finish(self._read(clock.now() + MOMENT, THREAD))
         return finish(self.hear(clock.now() + seconds + MOMENT))
@@ -556,8 +549,8 @@ class RedisConnection:
         """Whether it has nothing to say while idle: what it says then is good-bye."""
         if self.sock.fileno() < 0 or self._data:
             return False
-        if self.looks is not None and not self._encrypted:
-            return not self.looks.poll(0)
+        if self._looks is not None and not self._encrypted:
+            return not self._looks.poll(0)
         try:
             self.sock.recv(1, 0 if self._encrypted else socket.MSG_PEEK)
         except OSError as error:

@@ -18,10 +18,10 @@ more. `ps_dash_p_check` asks LH304 of a script that also judges by the number: l
 `forms` are other spellings of the classes that were mended then: helpers, pathlib, suppress, SQL.
 `own` was labelled before the rules were run on it, by one who had read them: that is not unseen.
 Python's came in five lots, each mended by before the next was written. First runs: P 0.86 R 0.62,
-1.00 and 0.76, 0.95 and 0.93, 1.00 and 0.74 (harder on purpose), 0.94 and 0.84; shell 0.96 and 0.93;
-JavaScript in two lots, 0.90 and 0.88, 0.94 and 0.76. Then thirteen codes were made a "maybe" of
-what stands in a snippet, and one snippet, which hands a locked file on with purpose, was taken out.
-What is missed is left in.
+1.00 and 0.76, 0.95 and 0.93, 1.00 and 0.74 (harder on purpose), 0.94 and 0.84. Shell came in two,
+0.96 and 0.93, 1.00 and 0.80; JavaScript too, 0.90 and 0.88, 0.94 and 0.76. Then thirteen codes were
+made a "maybe" of what stands in a snippet, and one snippet, which hands a locked file on with
+purpose, was taken out. What is missed is left in.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ PID_OPTION = re.compile(
 )
 RAILS = re.compile(r"\brails[\"',\s]+s(erver)?\b")
 HARMLESS = re.compile(r"^(/dev/null|/dev/shm/|/proc/|\$\(mktemp)")
-NAMED_SO = re.compile(r"(^|[-_/.])(pids?|locks?|lockfiles?)$", re.IGNORECASE)
+NAMED_SO = re.compile(r"(^|[-_/.])(pids?|pidfiles?|locks?|lockfiles?)$", re.IGNORECASE)
 SHARED = re.compile(
     r"(^|/)(pids?|locks?|lockfiles?)(/|$)|^/(var/)?run/?$|^/var/lock/?$", re.IGNORECASE
 )

@@ -25,7 +25,8 @@ WAITS = re.compile(
     r"|acquire_timeout|lock_timeout|timeout_sec|max_wait_seconds)$"
 )
 BOUNDS = re.compile(
-    r"timeout|deadline|attempt|retr|tries|elapsed|max_|_max|limit|(?<!row)count|until|expire|stop|shutdown"
+    r"timeout|deadline|attempt|retr|tries|elapsed|max_|_max|limit|(?<!row)count|until|expire"
+    r"|stop|shutdown"
     r"|cancel|running|time\.time|monotonic|is_set|end_time|giveup|give_up|remaining",
     re.IGNORECASE,
 )

@@ -206,9 +206,10 @@ def test_then_make(script: Script) -> Iterator[Hit]:
             for act in makers.get(key, ()):
                 path = made(act)
                 asked = [test, *callers(script, test)]
-                if noclobber(script, act) or not any(
-                    each.line <= act.line and leads(script, each, act) for each in asked
-                ):
+                if noclobber(script, act):
+                    continue
+                led = any(each.line <= act.line and leads(script, each, act) for each in asked)
+                if not led and not apart(script, test, act):
                     continue
                 yield spot(
                     act,
@@ -217,6 +218,16 @@ def test_then_make(script: Script) -> Iterator[Hit]:
                     (test, "tested here"),
                 )
                 return
+
+
+def apart(script: Script, test: ShellCommand, act: ShellCommand) -> bool:
+    """`check_lock` ends the script where the file is there, and `create_lock` is called behind."""
+    if not (test.within and act.within) or test.within == act.within:
+        return False
+    if not any(c.name in ("exit", "die") for c in group_behind(script, test)):
+        return False
+    before, behind = script.by_name.get(test.within, ()), script.by_name.get(act.within, ())
+    return any(a.line <= b.line and a.within == b.within for a in before for b in behind)
 
 
 def callers(script: Script, test: ShellCommand) -> list[ShellCommand]:
@@ -378,7 +389,7 @@ def trap_before_lock(script: Script) -> Iterator[Hit]:
                 if key in locked or not script.lockish(key) or guarded(script, gone):
                     continue
                 refusal = refused(script, key)
-                if refusal is None or refusal.line < trap.line or refusal.within != trap.within:
+                if refusal is None or not runs_later(script, trap, refusal):
                     continue
                 yield spot(
                     trap,
@@ -387,6 +398,14 @@ def trap_before_lock(script: Script) -> Iterator[Hit]:
                     (refusal, "refused here"),
                 )
                 return
+
+
+def runs_later(script: Script, trap: ShellCommand, refusal: ShellCommand) -> bool:
+    """Does the attempt come after the trap, itself or by a call of its function?"""
+    if refusal.within == trap.within:
+        return refusal.line >= trap.line
+    calls = script.by_name.get(refusal.within, ()) if refusal.within else ()
+    return any(each.line >= trap.line and each.within == trap.within for each in calls)
 
 
 def guarded(script: Script, gone: ShellCommand) -> bool:

@@ -149,6 +149,7 @@ def both(pg_server):
 
     from lifehold.store.postgres import opening as postgres
 
+    pg_server.execute("DROP DATABASE IF EXISTS rules WITH (FORCE)", "postgres")
     pg_server.execute("CREATE DATABASE rules", "postgres")
     site = postgres.site(pg_server.at("rules"))
     finish(site.backend.look(("",)))

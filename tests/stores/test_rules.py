@@ -64,6 +64,8 @@ def test_sqlite_keeps_the_rules(number, tmp_path):
 
 @pytest.fixture(scope="module")
 def pg_rules(pg_server):
+    # The tests of a module may be shared out anew between processes: then it is made twice.
+    pg_server.execute("DROP DATABASE IF EXISTS kept_rules WITH (FORCE)", "postgres")
     pg_server.execute("CREATE DATABASE kept_rules", "postgres")
     return pg_server.at("kept_rules")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lifehold.core import around
-from lifehold.local import lock_names, record, soft_readwrite, takeover
+from lifehold.local import clean_up, lock_names, record, soft_readwrite, token_file
 from lifehold.ops import history
 from lifehold.recipes import once, once_build, once_results
 
@@ -86,7 +86,7 @@ def test_every_variable_of_others_that_is_read_is_on_the_page():
 @pytest.mark.parametrize(
     "end",
     [
-        lock_names.SUFFIX, takeover.AUDIT, takeover.SUFFIX, soft_readwrite.SUFFIX, once.SUFFIX,
+        lock_names.SUFFIX, clean_up.AUDIT, token_file.SUFFIX, soft_readwrite.SUFFIX, once.SUFFIX,
         once_build.LOCK, once_results.RUN, once_results.DONE, once_results.OUT, record.TEMPORARY,
         f".{history.LOG}.history", f".history{history.OLDER}", lock_names.MACHINE,
     ],

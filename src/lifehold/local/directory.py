@@ -17,7 +17,7 @@ and has looked since that it is in there (L3); and a new one takes the place of 
 
 L2  local/judge.py. An empty folder without our mark, and one with other things in it, is a lock
     of somebody whom we do not know: UNKNOWN, waited for and never taken.
-L4  local/takeover.py: in a file beside the folder. L8  see `RecordLock`.
+L4  local/token_file.py: in a file beside the folder. L8  see `RecordLock`.
 L6  A folder in its place without a handle is taken back by its entry.
 """
 
@@ -33,14 +33,14 @@ from ..core.grant import Grant, Held
 from ..core.owner import DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import clock
-from . import record_folders, takeover
+from . import clean_up, record_folders
 from .files import READ_ONLY, READ_WRITE
 from .judge import BEING_MOVED, Judgement, LivenessJudge
 from .record import CURRENT, LIVE, UNREADABLE, ParsedRecord
 from .record_handle import BorrowedRecord
 from .record_lock import RecordLock
 from .refusals import asked_again, refuse_read_only, refused
-from .takeover import draw
+from .token_file import draw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -219,10 +219,10 @@ class DirectoryLock(RecordLock):
 
     def break_(self, reason: str) -> Holder | None:
         """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
-        takeover.refuse_no_reason(reason)
+        clean_up.refuse_no_reason(reason)
         try:
             self.ready()
-            for _ in range(takeover.TRIES):
+            for _ in range(clean_up.TRIES):
                 seen = record_folders.look(self.files, self.path)
                 if seen is None or (not seen[0] and seen[1]):
                     return None
@@ -230,10 +230,10 @@ class DirectoryLock(RecordLock):
                 if holder is not None:
                     events.tell(events.Broken(self.path, holder, reason))
                     return holder
-                clock.pause(takeover.PAUSE)
+                clock.pause(clean_up.PAUSE)
         except OSError as error:
             raise refused(self.path, error) from error
-        raise takeover.not_to_be_kept_away(self.path)
+        raise clean_up.not_to_be_kept_away(self.path)
 
     def _evict(self, names: list[str], reason: str) -> Holder | None:
         """None: it has changed, or somebody moves it at this moment."""
@@ -250,7 +250,7 @@ class DirectoryLock(RecordLock):
         try:
             found = self.judged(f"{self.path}/{name}", BorrowedRecord(self.files, entry.fd))
             holder = found.holder()
-            before = partial(takeover.note, self, holder, reason, self.mode)
+            before = partial(clean_up.note, self, holder, reason, self.mode)
             removed = self._remove(entry, found.marker, alone=len(names) == 1, before=before)
         finally:
             entry.close()

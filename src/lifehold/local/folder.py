@@ -14,7 +14,7 @@ Release   Remove the bid, by its name. Who waits stays in line; who gives up rem
 
 Lockfolder posts, looks again, and withdraws when it sees a bid of ours: it never enters beside one.
 L2, L3  folder.py: which bids are dead, and that a removal names one.
-L4  local/takeover.py, in a file beside the folder. The ticket is not the token: the folder may go.
+L4  token_file.py, in a file beside the folder. The ticket is not the token: the folder may go.
 L6  A bid without a handle withdraws itself.
 """
 
@@ -33,8 +33,8 @@ from ..core.value import replace, value
 from ..runtime import fork, process
 from ..runtime.blocking import BLOCKING
 from ..runtime.process import began_at, here
+from . import clean_up, record_folders
 from . import record as form
-from . import record_folders, takeover
 from .files import CREATE, LOCK_SH, READ_ONLY, READ_WRITE
 from .judge import UNREAD, Judgement, LivenessJudge
 from .record import (
@@ -52,7 +52,7 @@ from .record_folders import is_bid, is_entry, refuse_other_kind, sweep_numbered
 from .record_handle import BorrowedRecord, RecordFile, look, opened_as
 from .record_lock import RecordLock
 from .refusals import is_number, make_folders, mixed_kinds, refused
-from .takeover import draw
+from .token_file import draw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -470,7 +470,7 @@ class FolderLock(RecordLock):
 
         A process of lockfolder is not told: it does not look for its bid.
         """
-        takeover.refuse_no_reason(reason)
+        clean_up.refuse_no_reason(reason)
         try:
             self.ready()
             first = self._first()
@@ -478,7 +478,7 @@ class FolderLock(RecordLock):
                 return None
             name, found = first
             holder = found.holder()
-            takeover.note(self, holder, reason, self.mode)
+            clean_up.note(self, holder, reason, self.mode)
             remove(self.files, self.path, name)
         except OSError as error:
             raise refused(self.path, error) from error

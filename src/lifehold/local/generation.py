@@ -25,7 +25,7 @@ from stat import S_ISDIR
 
 from ..core.grant import Held, Lost
 from ..core.owner import DEAD
-from . import record_folders, takeover
+from . import clean_up, record_folders
 from .files import READ_ONLY
 from .handles import key_of
 from .judge import LivenessJudge
@@ -228,7 +228,7 @@ class GenerationLock(RecordLock):
 
         Who is broken finds the next number, which is released at once.
         """
-        return takeover.by_order(self, reason, self._broken)
+        return clean_up.by_order(self, reason, self._broken)
 
     def _broken(self, reason: str) -> Holder | bool:
         numbers, _ = listed(self.files, self.path) or ([], [])
@@ -242,7 +242,7 @@ class GenerationLock(RecordLock):
                 return True
             if case.state == DEAD and not self._is_first(numbers[-1], case.marker):
                 return False
-            takeover.note(self, case.holder(), reason, self.mode)
+            clean_up.note(self, case.holder(), reason, self.mode)
             marker = case.marker
             ours = self._take(numbers[-1], marker.token, marker.nonce, self._key_of(fd))
         finally:

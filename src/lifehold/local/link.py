@@ -12,7 +12,7 @@ L2  A dead holder is one that local/judge.py calls so. Of a file of the original
     measured on our own clock: 300 s unchanged.
 L3  Adopting and removing a file happen under the guard (record_handle.py) of that very inode.
 flock(2) on it is the holder's witness, which a paused one keeps while its lease runs out.
-L4  On a disk of one kernel the token is the clock; elsewhere takeover.py carries it over.
+L4  On a disk of one kernel the token is the clock; elsewhere token_file.py carries it over.
 L5  Removed is only a file that the path leads to and that bears our nonce, under that flock.
 L8  The original takes over what was not touched for 300 s, so we touch, and stop before that.
 """
@@ -41,7 +41,7 @@ from .refusals import (
     no_locks,
     refuse_read_only,
 )
-from .takeover import counter_of, draw
+from .token_file import counter_of, draw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from ..core.owner import ALIVE, DEAD
 from ..core.value import replace
 from ..runtime import fork, process
 from ..runtime.process import here, near_pid
-from . import takeover
+from . import clean_up
 from .files import hand_back
 from .ground import SHARED, ground_of, is_far, place_at
 from .handles import RELEASED, TABLE, Descriptors, not_open, table_for
@@ -178,7 +178,7 @@ class RecordLock:
     def _write(
         self, ours: RecordFile, least: int, after: str = "", line: bytes = b"", mark: str = ""
     ) -> None:
-        """The first record of a ours, with its witness and its deadline. Nobody can see it yet.
+        """The first record of ours, with its witness and its deadline. Nobody can see it yet.
 
         L4  Its token is greater than `least`, and not behind the clock. Raises OtherFileSystem.
         """
@@ -219,7 +219,7 @@ class RecordLock:
         return self.near and ours.bear_witness()
 
     def _granted(self, ours: RecordFile) -> Grant | Held:
-        """The grant of a ours that is in its place."""
+        """The grant of a record of ours that is in its place."""
         ours.let_go = self._give_back
         if not self.near:
             hand_back(self.files, ours.fd)
@@ -418,10 +418,10 @@ class RecordLock:
 
     def break_(self, reason: str) -> Holder | None:
         """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
-        return takeover.by_order(self, reason, lambda why: takeover.remove(self, why))
+        return clean_up.by_order(self, reason, lambda why: clean_up.remove(self, why))
 
     def judged_of(self, found: RecordFile) -> Judgement:
-        """Who is there, as takeover.py asks."""
+        """Who is there, as clean_up.py asks."""
         return self.evidence.judged(self.path, found, self.place, self.runtime.now)
 
     # ---- questions. A kind adds `_look`, who stands there, for people.

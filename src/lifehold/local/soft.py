@@ -18,8 +18,8 @@ L2  The proof: its witness is free; or its process is gone by identity; both onl
     and we saw a file system that one kernel alone can mount. Or its ttl has passed on our own clock
     since we first saw this very record. What cannot be read is given GRACE seconds of that.
 L3  Whoever removes or replaces a record holds its guard (record_handle.py), and has looked since.
-L4  takeover.py. L5  The open file is popped from the grant. L6  A posted record that has no handle
-    withdraws itself. L8  The deadline counts from before the record was published.
+L4  token_file.py. L5  The open file is popped from the grant. L6  A posted record that has no
+    handle withdraws itself. L8  The deadline counts from before the record was published.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ..core.value import replace
 from ..runtime import fork
 from ..runtime.held_here import holding
 from ..runtime.process import here, near_pid
-from . import takeover
+from . import clean_up
 from .files import hand_back
 from .ground import place_at
 from .handles import RELEASED
@@ -56,7 +56,7 @@ from .record import OLDER, ROOM, RecordTemplate, temporary
 from .record_handle import GONE, RecordFile, blank, look
 from .record_lock import RecordLock
 from .refusals import another_users, needs_ttl, refuse_read_only, refused
-from .takeover import draw
+from .token_file import draw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class SoftLock(RecordLock):
             )  # from here on it is withdrawn, whatever comes between (L6)
             if self._post(ours, over):
                 if ours.name:
-                    takeover.forget_name(ours)
+                    clean_up.forget_name(ours)
                 if over is not None:
                     self._tidy(over)
                 return (self.enter or self._enter)(ours, sent_at)
@@ -235,7 +235,7 @@ class SoftLock(RecordLock):
         finally:
             if not ours.granted:
                 ours.close()
-                takeover.forget_name(ours)
+                clean_up.forget_name(ours)
         return None
 
     def _tidy(self, over: RecordFile) -> None:
@@ -243,7 +243,7 @@ class SoftLock(RecordLock):
         near = not over.fresh
         over.close()
         if near:
-            takeover.sweep(self.table, self.path)
+            clean_up.sweep(self.table, self.path)
 
     def _post(self, ours: RecordFile, over: RecordFile | None) -> bool:
         """Give the record its place: one step of the kernel or of the file server (L3)."""
@@ -283,7 +283,7 @@ class SoftLock(RecordLock):
                 ours.name = name
         except BaseException:
             ours.close()
-            takeover.forget_name(ours)
+            clean_up.forget_name(ours)
             raise
         return ours
 

@@ -41,7 +41,7 @@ from .judge import RETRY, SEEN, TOO_SLOW, Judgement, LivenessJudge, WaitHint
 from .record_handle import look
 from .refusals import asked_again, make_folders, not_lockable, refused
 from .soft import SoftLock
-from .takeover import LENGTH, counter_of, stored_in
+from .token_file import LENGTH, counter_of, stored_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

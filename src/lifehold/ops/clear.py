@@ -250,7 +250,8 @@ NEEDED = (
     "lifehold.local.ground",
     "lifehold.local.ground_probe",
     "lifehold.local.kernel_holders",
-    "lifehold.local.takeover",
+    "lifehold.local.clean_up",
+    "lifehold.local.token_file",
     "lifehold.local.folder",
     "lifehold.runtime.flock_wait",
     "lifehold.runtime.process",
@@ -258,8 +259,6 @@ NEEDED = (
     "lifehold.runtime.change_wait",
     "lifehold.runtime.watch_thread",
     "lifehold.runtime.notify",
-    "lifehold.runtime.watch_thread",
-    "lifehold.runtime.watch_thread",
 )
 
 

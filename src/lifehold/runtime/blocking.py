@@ -152,12 +152,12 @@ class BlockingRuntime:
     async def changed(
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        lookout = change_wait.of(ask, path, blind, pid)
-        if lookout is not None:  # else it was armed only now
-            until = lookout.limit(until)
+        watching = change_wait.of(ask, path, blind, pid)
+        if watching is not None:  # else it was armed only now
+            until = watching.limit(until)
             replaced = _thread.get_ident is not native.get_ident  # threads are greenlets
-            if replaced or not change_wait.slept(ask, lookout, until):
-                await self.rung(ask, lookout, until)
+            if replaced or not change_wait.slept(ask, watching, until):
+                await self.rung(ask, watching, until)
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:
         wakeup = wakeup_here()

@@ -40,7 +40,7 @@ PATIENCE = 0.1  # seconds in which the first of a line comes to look, or the nex
 
 
 class ChangeQueue:
-    """The lookouts of this process that look for the same, in the order in which they came."""
+    """Those of this process who wait for the same, in the order in which they came."""
 
     __slots__ = ("_checks", "_process", "key", "members", "watch")
 
@@ -132,13 +132,13 @@ def _forget() -> None:
     _lines.clear()
 
 
-def _line_of(lookout: ChangeWait, key: Hashable, path: str) -> tuple[ChangeQueue, bool]:
+def _line_of(watching: ChangeWait, key: Hashable, path: str) -> tuple[ChangeQueue, bool]:
     """The line in which it stands from now on, and whether as the first."""
     with _mutex:
         line = _lines.get(key)
         if line is None:
             line = _lines[key] = ChangeQueue(key, path)
-        line.members[lookout] = None
+        line.members[watching] = None
         return line, len(line.members) == 1
 
 
@@ -251,7 +251,7 @@ class ChangeWait:
 
 
 def of(ask: Ask, path: str, blind: bool, pid: int | None) -> ChangeWait | None:
-    """The lookout of an ask; None when it was armed only now, and the caller is to look again."""
+    """That of an ask; None when it was armed only now, and the caller is to look again."""
     place = ask.place
     if isinstance(place, ChangeWait):
         if place.at(path, blind):
@@ -260,8 +260,8 @@ def of(ask: Ask, path: str, blind: bool, pid: int | None) -> ChangeWait | None:
     elif place is not None:
         ask.leave()
     # First, so that an exception can end it (L6).
-    ask.place = lookout = ChangeWait(path, blind, pid, ask.alike)
-    lookout.arm()
+    ask.place = watching = ChangeWait(path, blind, pid, ask.alike)
+    watching.arm()
     return None
 
 

@@ -297,9 +297,9 @@ class EventLoopRuntime:
     async def changed(
         self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        lookout = change_wait.of(ask, path, blind, pid)
-        if lookout is not None:  # else it was armed only now
-            await self.rung(ask, lookout, lookout.limit(until))
+        watching = change_wait.of(ask, path, blind, pid)
+        if watching is not None:  # else it was armed only now
+            await self.rung(ask, watching, watching.limit(until))
 
     async def rung(self, ask: Ask, place: Any, until: float) -> None:
         signal = Signal()

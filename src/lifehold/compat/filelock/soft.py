@@ -16,8 +16,8 @@ from typing import Any
 from ...core.deadline import NEVER
 from ...core.grant import Grant, Held, Holder, Lost
 from ...core.owner import ALIVE, DEAD, UNKNOWN, LifeVerdict, Owner
+from ...local import clean_up
 from ...local import record as form
-from ...local import takeover
 from ...local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from ...local.ground import place_at
 from ...local.judge import NO_HINT, WaitHint
@@ -266,13 +266,13 @@ class SoftFileMechanism(RecordLock):
                 self._give_back
             )  # from here on it is withdrawn, whatever comes between (L6)
             if self._linked(ours):
-                takeover.forget_name(ours)
+                clean_up.forget_name(ours)
                 return self._entered(ours)
             ours.let_go = None
         finally:
             if not ours.granted:
                 ours.close()
-                takeover.forget_name(ours)
+                clean_up.forget_name(ours)
         return None
 
     def _linked(self, ours: SoftLockRecord) -> bool:
@@ -308,7 +308,7 @@ class SoftFileMechanism(RecordLock):
             ours.write(self.words.record(witness))
         except BaseException:
             ours.close()
-            takeover.forget_name(ours)
+            clean_up.forget_name(ours)
             raise
         made: SoftLockRecord = ours
         return made
@@ -427,7 +427,7 @@ class SoftFileMechanism(RecordLock):
             if not ours.granted:
                 ours.displaced = True
                 ours.close()
-                takeover.forget_name(ours)
+                clean_up.forget_name(ours)
         return self._try_soon()
 
     def _put_aside(self, ours: SoftLockRecord) -> bool:

@@ -36,9 +36,10 @@ print(len(done))
 """
 
 
-@pytest.mark.parametrize("library", PATCH)
+@pytest.mark.parametrize(
+    "library", [pytest.param(each, marks=needs(f"package:{each}")) for each in PATCH]
+)
 def test_greenlets_take_turns_over_one_server(redis_url, library):
-    pytest.importorskip(library)
     command = [sys.executable, "-c", PATCH[library] + TURNS, redis_url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert (done.stdout, done.returncode) == ("20\n", 0), done.stderr

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 import uuid
 
@@ -18,6 +19,7 @@ from lifehold import InvalidArgument, LeaseLost, LifeholdError, aio, connect
 from lifehold.core.backend import NoReply, Renewal, Unreachable
 from lifehold.core.deadline import NEVER
 from lifehold.ops import stored
+from lifehold.runtime import clock
 from lifehold.runtime.blocking import finish
 from lifehold.store.redis.groups import Hosts, slot_of
 from lifehold.testing.conformance import Subject, cases
@@ -74,6 +76,16 @@ def test_a_lease_and_its_waiter_outlive_a_failover_to_a_replica_that_has_them(wa
     assert got[0] > lease.token
     assert watched.primary.call("HGET", "lifehold:{kept}:lease", "token") == str(got[0])
     watched.again(before)
+
+
+def test_a_primary_that_was_told_a_moment_ago_and_is_gone_is_asked_for_anew(watched):
+    store = connect(watched.url, connections=3)  # of its own: no connection is open yet
+    sentinels = store._site.backend.plan.locate.__self__
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    sentinels._found = clock.now(), ("127.0.0.1", port)
+    store.lock("moved a moment ago", ttl=TTL, wait=0).acquire().release()
+    assert sentinels._found[1][1] == watched.primary.port
 
 
 def test_a_token_grows_though_a_failover_has_lost_the_grant_before(watched):

@@ -108,11 +108,13 @@ class RedisUrl:
     """What a URL asks for. `url`: as shown; `limit`: seconds for one answer; `place`: in words.
 
     `facts`: what the server last said of itself (INFO), and `looked_at` when. `locate`: says before
-    an instant where each new connection leads; `where`: the last led; `about`: a sentence on that.
+    an instant where each new connection leads, and `forget` whether that may have been old;
+    `where`: the last led; `about`: a sentence on that.
     `replicas`: how many have to have a grant before it is believed.
     """
 
     locate: Callable[[float], tuple[str, int]] | None = None
+    forget: Callable[[float], bool] | None = None
     where: tuple[str, int] | None = None
     about = ""
     only_reads = False
@@ -153,29 +155,39 @@ class RedisUrl:
         scheme = "rediss" if "SSL" in self._kind.__name__ else "redis"
         return f"{scheme}://{who}{printable(host)}:{given.get('port', 6379)}/{base}"
 
+    def _connected(self, until: float) -> tuple[Any, tuple[str, int] | None]:
+        """A connection of redis-py, and where it leads. What was told a moment ago may be old."""
+        library, began = redis_library(), clock.now()
+        while True:
+            where = self.locate(until) if self.locate is not None else None
+            left = max(SHORTEST, until - clock.now())
+            retry = fork.lazily("redis.retry").Retry(fork.lazily("redis.backoff").NoBackoff(), 0)
+            given = {**self._given, **OWN, "retry": retry}
+            given.update(socket_timeout=left, socket_connect_timeout=left)
+            if where is not None:
+                given["host"], given["port"] = where
+            if "path" in given:
+                given.pop("socket_keepalive")
+            try:
+                made = self._kind(**given)
+                made.connect()
+            except TypeError as error:
+                raise InvalidArgument(
+                    f"{self.url!r}: redis-py knows no such option: {error}"
+                ) from None
+            except (library.RedisError, OSError, ValueError) as error:
+                if self.forget is None or not self.forget(began):
+                    raise self.unreached(error) from error
+            else:
+                return made, where
+
     def opened(self, until: float = NEVER, *, strict: bool = True) -> RedisConnection:
         """A new connection, by the calling thread. `strict`: refuse a server that evicts keys.
 
         Raises Unreachable, Unable, InvalidArgument, UnsafeGround.
         """
-        library = redis_library()
         until = min(until, clock.now() + self.limit)
-        where = self.locate(until) if self.locate is not None else None
-        left = max(SHORTEST, until - clock.now())
-        retry = fork.lazily("redis.retry").Retry(fork.lazily("redis.backoff").NoBackoff(), 0)
-        given = {**self._given, **OWN, "retry": retry}
-        given.update(socket_timeout=left, socket_connect_timeout=left)
-        if where is not None:
-            given["host"], given["port"] = where
-        if "path" in given:
-            given.pop("socket_keepalive")
-        try:
-            made = self._kind(**given)
-            made.connect()
-        except TypeError as error:
-            raise InvalidArgument(f"{self.url!r}: redis-py knows no such option: {error}") from None
-        except (library.RedisError, OSError, ValueError) as error:
-            raise self.unreached(error) from error
+        made, where = self._connected(until)
         sock, made._sock = made._sock, None
         line = RedisConnection(sock)
         try:

@@ -256,6 +256,11 @@ class Sentinels:
         self._found = clock.now(), node
         return node
 
+    def forget(self, began: float) -> bool:
+        """Nobody answers there: ask anew. Whether what was told is older than that instant."""
+        found, self._found = self._found, None
+        return found is not None and found[0] < began
+
     def _asked(self, plan: RedisUrl, until: float) -> tuple[int, Node]:
         line = plan.opened(until, strict=False)
         try:

@@ -102,7 +102,8 @@ def _together(hosts: Hosts, copies: int, limit: float, most: int) -> Site:
     plan.url, plan.replicas = hosts.shown, copies
     if hosts.scheme == SENTINEL:
         sentinels = Sentinels(hosts, limit)
-        plan.locate, plan.place = sentinels.primary, f"service {hosts.service!r}"
+        plan.locate, plan.forget = sentinels.primary, sentinels.forget
+        plan.place = f"service {hosts.service!r}"
         plan.about = (
             f"sentinels say who is the primary of {hosts.service!r}, for each new connection; one "
             "that was cut off may grant on until they have replaced it"

@@ -15,6 +15,9 @@ for JavaScript. Its one false finding, LH111 of a `__del__`, is the label's faul
 Python, 1.00 (20/20) and 0.80 (20/25) for shell, 1.00 (31/31) and 0.79 (31/39) for JavaScript. Three
 classes were mended then (R 0.78 for Python), and the others a version later: it is not unseen any
 more. `ps_dash_p_check` asks LH304 of a script that also judges by the number: left.
+`fourth` and `fifth` are two strangers' sets of a later version, in words that the others lack: a
+lock is called busy, running, guard, claim or flag. First run: P 0.97 (39/40) R 0.40 (39/98) and
+P 1.00 (42/42) R 0.43 (42/98). They show that the rules lean on names. Nothing is mended by them.
 `forms` are other spellings of the classes that were mended then: helpers, pathlib, suppress, SQL.
 `own` was labelled before the rules were run on it, by one who had read them: that is not unseen.
 Python's came in five lots, each mended by before the next was written. First runs: P 0.86 R 0.62,
@@ -45,6 +48,7 @@ NAMED = {
     "unit": "app.service",
 }  # fmt: skip
 HALVES = ("seen", "held")
+UNSEEN = {"blind": "", "fourth": "_4", "fifth": "_5"}  # one label line a snippet
 MARK = re.compile(r"[ ]*(?:#|//)@((?: LH\d{3})+)$", re.MULTILINE)
 
 
@@ -102,8 +106,8 @@ def snippets(language: str, half: str) -> list[Snippet]:
         return marked(BLIND / f"{language}_{2 if half == 'second' else 3}.txt")
     if half in ("forms", "own"):
         return marked(CORPUS / f"{language}_{half}.txt")
-    blind = BLIND / f"{language}.txt"
-    text = (blind if half == "blind" else CORPUS / f"{language}_{half}.txt").read_text()
+    blind = BLIND / f"{language}{UNSEEN.get(half, '')}.txt"
+    text = (blind if half in UNSEEN else CORPUS / f"{language}_{half}.txt").read_text()
     found = []
     for part in text.split("\n=== "):
         head, _, body = part.removeprefix("=== ").partition("\n")
@@ -164,6 +168,8 @@ SIZES = [
     ("third", "python", 51, 20),
     ("third", "shell", 20, 10),
     ("third", "javascript", 27, 13),
+    ("fourth", "python", 61, 60),
+    ("fifth", "python", 62, 61),
 ]
 
 
@@ -192,6 +198,8 @@ REACHED = {
     ("python", "third"): (1.0, 1.0),
     ("shell", "third"): (1.0, 0.96),
     ("javascript", "third"): (1.0, 1.0),
+    ("python", "fourth"): (0.97, 0.39),
+    ("python", "fifth"): (1.0, 0.42),
     ("python", "forms"): (1.0, 1.0),
     ("shell", "forms"): (1.0, 1.0),
     ("javascript", "forms"): (1.0, 1.0),
@@ -211,7 +219,7 @@ def test_the_rules_reach_what_they_reached_before(language, half):
 
 
 if __name__ == "__main__":
-    for half in (*HALVES, "blind", "second", "third", "forms", "own"):
+    for half in (*HALVES, "blind", "second", "third", "fourth", "fifth", "forms", "own"):
         for language in SUFFIX:
             result = score(language, half)
             print(f"{half} {language}: {result}")

@@ -17,6 +17,7 @@ from lifehold.core.errors import StoreUnavailable
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
 from lifehold.store.memory import Memory
+from lifehold.store.site import PAGE
 
 MANY = 20_000
 SERIES = "WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
@@ -49,7 +50,7 @@ def fill_postgres(server, url, many=MANY):
 
 def test_a_list_of_all_names_keeps_no_renewal_of_sqlite_waiting(tmp_path):
     store = connect(f"sqlite:///{tmp_path}/x.db")
-    lease = store.lock("mine", ttl=4, heartbeat=0.25, wait=0).acquire()
+    lease = store.lock("mine", ttl=30, heartbeat=0.25, wait=0).acquire()
     fill_sqlite(tmp_path / "x.db", store._site.backend)
     over = threading.Event()
 
@@ -98,17 +99,31 @@ def test_a_list_in_the_middle_of_its_page_holds_up_no_renewal_of_sqlite(tmp_path
 
 
 @needs("postgres")
-def test_a_list_of_all_names_of_postgresql_takes_no_long_question(pg_server, pg_url):
-    store = connect(pg_url, create=True, timeout=2)
-    lease = store.lock("mine", ttl=4, heartbeat=0.25, wait=0).acquire()
+def test_a_list_of_all_names_of_postgresql_takes_no_long_question(pg_server, pg_url, monkeypatch):
+    """A renewal waits behind one page at most: each has as many names as a page, and no more."""
+    from lifehold.store.postgres.backend import Postgres
+
+    store = connect(pg_url, create=True)
+    lease = store.lock("mine", ttl=60, heartbeat=0.25, wait=0).acquire()
     fill_postgres(pg_server, pg_url)
+    asked, sizes = Postgres.page, []
+
+    async def page(self, *given, **named):
+        found = await asked(self, *given, **named)
+        sizes.append(len(found))
+        return found
+
+    monkeypatch.setattr(Postgres, "page", page)
     states = store.states("order/")
     assert len(states) == MANY
+    assert max(sizes) <= PAGE <= 1000
+    assert len(sizes) >= MANY // PAGE
     assert all(state.holders for state in states)
     assert store.list("order/") == [state.name for state in states]
+    assert max(sizes) <= PAGE
     assert next(store.walk("order/00000007")).name == "order/00000007"
     assert asyncio.run(listed(pg_url)) == ["mine"]
-    lease.check()
+    lease.verify()
     lease.release()
 
 

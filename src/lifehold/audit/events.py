@@ -24,6 +24,7 @@ from .model import (
     by_kernel,
     calls_in,
     heads,
+    maker_of,
     path_of,
     text_of,
 )
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 LEVELS = 3  # how deep helpers are opened
 MOST = 300  # events of one function, with its helpers
 PARAMETER = re.compile(r"⟨(\w+)⟩")
+SELF = re.compile(r"\bself\.")
 STARTS = re.compile(
     r"create_time|starttime|boot_id|\bbtime|start_ticks|/cmdline|\.cmdline\(|pidfd_|proc_start"
     r"|process_start|/stat\b|pid_start|NSpid"
@@ -96,6 +98,11 @@ class Reader:
         self._own: dict[Function, list[Event]] = {}
         self._whole: dict[tuple[Function, int], list[Event]] = {}
         self._handles: dict[tuple[object, str], list[Event]] = {}
+        self.formed: set[tuple[Function, str]] = set()  # locks by their form (forms.py)
+
+    def forget(self) -> None:
+        """What functions do with their helpers is put together anew."""
+        self._whole.clear()
 
     def events(self, function: Function) -> list[Event]:
         """What stands in the function itself, calls of its helpers among it."""
@@ -118,7 +125,14 @@ class Reader:
             return self.module.functions.get(name)
         if first in self.module.classes and rest and "." not in rest:
             return self.module.classes[first].method(rest)
-        return None
+        return self._of_object(function, called.func) if rest else None
+
+    def _of_object(self, function: Function, func: ast.expr) -> Function | None:
+        """`guard.acquire`, where the guard is made of a class of this module."""
+        owner = func.value if isinstance(func, ast.Attribute) else None
+        made = maker_of(function, owner) if owner is not None else None
+        group = self.module.classes.get(text_of(made.func)) if made is not None else None
+        return group.method(func.attr) if group and isinstance(func, ast.Attribute) else None
 
     def whole(self, function: Function, levels: int = LEVELS) -> list[Event]:
         """What the function does, its helpers opened."""
@@ -146,7 +160,11 @@ class Reader:
             given = bound.get(found[1]) or helper.defaults.get(found[1])
             return function.key(given) if given is not None else found[1]
 
-        lockish = inner.lockish
+        key = PARAMETER.sub(put, inner.key)
+        owner = text_of(call.facts["called"].func).rpartition(".")[0]
+        if owner and owner not in ("self", "cls") and owner not in self.module.classes:
+            key = SELF.sub(f"{owner}.", key)
+        lockish = inner.lockish or (function, key) in self.formed
         facts = dict(inner.facts)
         for name in PARAMETER.findall(inner.key):
             if name in bound and function.lockish(bound[name]):
@@ -162,7 +180,7 @@ class Reader:
         return Event(
             inner.kind,
             call.site,
-            PARAMETER.sub(put, inner.key),
+            key,
             (*call.frames, *inner.frames),
             function,
             expr=inner.expr,
@@ -211,6 +229,13 @@ class Reader:
         out.append(event)
         if kind in ("open", "create", "write", "read"):
             self._keep_handle(function, event, stmt)
+        if kind == "at_exit":
+            late = removed_late(function.module, called)
+            if late is not None:
+                out.append(
+                    Event("late_unlink", node, function.key(late), frames, function, expr=late,
+                          lockish=function.lockish(late), facts=facts)
+                )  # fmt: skip
 
     def _keep_handle(self, function: Function, event: Event, stmt: ast.stmt) -> None:
         """Under which names is this open file known?"""
@@ -274,6 +299,22 @@ def started(module: Module, called: Called) -> Called:
         return called
     given = called.keywords.get("args")
     return Called(called.node, target, given.elts if isinstance(given, ast.Tuple) else [], {})
+
+
+def removed_late(module: Module, called: Called) -> ast.expr | None:
+    """The path in `atexit.register(os.unlink, path)`, `atexit.register(path.unlink)`."""
+    for place, each in enumerate(called.args):
+        name = module.dotted(each)
+        if name in ("os.unlink", "os.remove", "os.rmdir", "shutil.rmtree"):
+            return called.args[place + 1] if len(called.args) > place + 1 else None
+        if isinstance(each, ast.Attribute) and each.attr in ("unlink", "rmdir"):
+            return each.value
+        if isinstance(each, ast.Lambda) and isinstance(each.body, ast.Call):
+            inner = removed_late(module, Called(called.node, each.body.func,
+                                                [each.body.func, *each.body.args], {}))  # fmt: skip
+            if inner is not None:
+                return inner
+    return None
 
 
 def unwrapped(called: Called, name: str) -> Called:
@@ -419,10 +460,14 @@ def _mkdir(function: Function, called: Called, name: str) -> Made:
     if name in ("os.mkdir", "os.makedirs"):
         path = _argument(called, 0, "path" if name == "os.mkdir" else "name")
         made = name == "os.mkdir" or (acquires(function.name) and function.lockish(path))
+        if _truth(called.keywords.get("exist_ok")):
+            return ("ensure", path, {"folder": True}) if path is not None else None
         if "exist_ok" in called.keywords or len(called.args) > 2 or not made:
             return ("other", None, {})
     elif isinstance(called.func, ast.Attribute):
         path = called.func.value
+        if _truth(called.keywords.get("exist_ok")) and called.keywords:
+            return "ensure", path, {"folder": True}
         if _truth(called.keywords.get("exist_ok")) is not None and called.keywords:
             return ("other", None, {})
     else:

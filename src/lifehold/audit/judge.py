@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from . import words
+from . import forms, words
 from .events import Event, Reader
 from .model import (
     Frame,
@@ -61,6 +61,7 @@ class Judge:
         self._unit: dict[object, list[Event]] = {}
         self._kinds: frozenset[str] | None = None
         self._by_key: dict[str, list[Event]] = {}
+        forms.settle(self)
 
     def end(self) -> None:
         """Take the circles apart: then all of it goes at once, and the collector has no work."""
@@ -277,10 +278,11 @@ class Judge:
             if self.asks_owner(function, test):
                 return True
             own = any("getpid" in t or t in ("token", "nonce", "uuid") for t in texts)
-            if frame.part in ("then", "body") and any(
+            same = ast.NotEq if frame.part == "else" else ast.Eq
+            if frame.part in ("then", "body", "else") and any(
                 own or any(OURS.search(text_of(side)) for side in (n.left, *n.comparators))
                 for n in nodes(test)
-                if isinstance(n, ast.Compare) and isinstance(n.ops[0], ast.Eq)
+                if isinstance(n, ast.Compare) and isinstance(n.ops[0], same)
             ):
                 return True
             flags = {text_of(n).rpartition(".")[2] for n in nodes(test)}

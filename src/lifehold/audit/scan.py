@@ -200,7 +200,9 @@ def worth_it(kind: str, data: bytes) -> bool:
     if kind:
         may = javascript.may_hold_locks if kind == "javascript" else source.may_be_shell
         return may(data) or marked(data)
-    return (source.may_hold_locks(data) and source.speaks_of_locks(data)) or marked(data)
+    if source.may_hold_locks(data) and source.speaks_of_locks(data):
+        return True
+    return source.may_hold_forms(data) or marked(data)
 
 
 def marked(data: bytes) -> bool:

@@ -105,6 +105,33 @@ def may_hold_locks(data: bytes) -> bool:
     return any(act in data for act in ACTS) or any(act.search(data) for act in ACTS_CLOSELY)
 
 
+# Pairs of acts by which something is a lock, whatever it is called: one of each in the same file.
+FORMS = tuple(
+    (tuple(word.encode() for word in one.split()), tuple(word.encode() for word in other.split()))
+    for one, other in (
+        ("O_EXCL FileExistsError EEXIST", "unlink os.remove rmdir"),
+        ("getpid(", "unlink os.remove( rmdir"),
+        (".exists( os.path.isfile( isdir( lexists(", ".touch( atexit signal.signal( sleep("),
+        ("setnx( .set( cache.add(", ".delete( .expire( .pexpire("),
+        ("attribute_not_exists get_item(", "put_item( update_item( delete_item("),
+        ("flock( lockf(", "fcntl"),
+        ("advisory_lock", "advisory_unlock"),
+    )
+)
+REMOVED = tuple(word.encode() for word in "unlink os.remove( rmdir rmtree".split())
+STORED = tuple(word.encode() for word in "redis cache Redis boto3 dynamo fcntl advisory".split())
+
+
+def may_hold_forms(data: bytes) -> bool:
+    """The same of a lock that no word tells, but what is done to it (forms.py)."""
+    if not any(word in data for word in (*REMOVED, *STORED)):
+        return False
+    return any(
+        any(word in data for word in one) and any(word in data for word in other)
+        for one, other in FORMS
+    )
+
+
 def may_be_shell(data: bytes) -> bool:
     """The same of a shell script or a unit."""
     return any(word in data for word in SHELL_WORDS)

@@ -146,6 +146,30 @@ def gave_up(judge: Judge, function: Function, act: Event) -> Event | None:
     return None
 
 
+def ended_by_helper(judge: Judge, function: Function, act: Event) -> Event | None:
+    """`check_busy()`, a statement that ends the program where the file is there."""
+    for event in judge.own(function) if act.via is None else ():
+        helper, stmt = event.facts.get("helper"), event.facts.get("statement")
+        if helper is None or not isinstance(stmt, ast.Expr) or event.line >= act.line:
+            continue
+        if event.frames != act.frames[: len(event.frames)] or not ends_program(helper):
+            continue
+        for look in judge.whole(function):
+            if look.site is event.site and look.kind == "exists" and look.key == act.key:
+                return look
+    return None
+
+
+def ends_program(helper: Function) -> bool:
+    """Does a branch of this function raise or exit?"""
+    return any(
+        isinstance(n, ast.Raise)
+        or (isinstance(n, ast.Call) and text_of(n.func) in ("sys.exit", "exit", "os._exit"))
+        for stmt in helper.body
+        for n in nodes(stmt)
+    )
+
+
 def ends_within(block: list[ast.stmt]) -> bool:
     """Does a branch of this block end the function?"""
     return any(
@@ -221,6 +245,7 @@ def check_then_create(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         whole = judge.whole(function)
         acts = [e for e in whole if e.kind == "write" and (e.lockish or is_flag(judge, e))]
+        acts += [e for e in whole if e.kind == "ensure" and e.lockish and gone_here(judge, e)]
         if not acts or judge.has_flock(whole) or words.breaks(function.name):
             continue
         if any(e.kind == "create" and e.lockish for e in whole):
@@ -232,7 +257,7 @@ def check_then_create(judge: Judge) -> Iterator[Hit]:
             if judge.under_lock(act):
                 continue
             look = waits_out(judge, function, act) or gave_up(judge, function, act)
-            look = look or looked_at(judge, function, act)
+            look = look or looked_at(judge, function, act) or ended_by_helper(judge, function, act)
             if look is None or not (is_lock(judge, function, act) or is_flag(judge, act)):
                 continue
             if act.via is not None and look.via is act.via:
@@ -303,7 +328,7 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
                 if event.facts.get("folder"):
                     named = judge.named_lock(function) and words.acquires(function.name)
                     met = met and (removed or named)
-                here = gone_here(judge, function, event)
+                here = gone_here(judge, event)
                 if not (met or here or (removed and words.acquires(function.name))):
                     continue
             else:
@@ -319,11 +344,11 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
             break
 
 
-def gone_here(judge: Judge, function: Function, made: Event) -> bool:
+def gone_here(judge: Judge, made: Event) -> bool:
     """Is it removed in a `finally` of the function that made it: is it held by being there?"""
     return any(
         e.kind == "unlink" and e.key == made.key and e.line > made.line and judge.in_finally(e)
-        for e in judge.own(function)
+        for e in judge.own(made.where)
     )
 
 
@@ -612,9 +637,6 @@ def in_shared_folder(judge: Judge) -> Iterator[Hit]:
             if fixed is None and "gettempdir" not in texts:
                 continue
             if {
-                "getuser",
-                "getuid",
-                "geteuid",
                 "mkdtemp",
                 "uuid4",
                 "mkstemp",

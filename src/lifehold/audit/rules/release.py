@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from ..events import PARAMETER, compares_inode
-from ..judge import calls_of, is_constant, names_of, returned
+from ..judge import calls_of, exits, is_constant, names_of, returned
 from ..libraries import OUTSIDE, made_by
 from ..model import calls_in, leaves, nodes, text_of
 from ..rule import Hit, at, there
@@ -171,7 +171,7 @@ def _unowned_finally(judge: Judge, function: Function) -> Iterator[Hit]:
         if judge.mine(event):
             continue
         finals = [f.node for f in event.frames if f.kind == "try" and f.part == "finally"]
-        for made in own:
+        for made in judge.whole(function):
             if made.kind != "create" or made.key != event.key or not made.facts.get("exclusive"):
                 continue
             inside = any(f.node in finals and f.part == "body" for f in made.frames)
@@ -179,8 +179,8 @@ def _unowned_finally(judge: Judge, function: Function) -> Iterator[Hit]:
                 e.kind == "unlink"
                 and e is not event
                 and e.key == event.key
-                and judgement(judge, function, e)
-                for e in own
+                and judgement(judge, e.where if e.via is None else e.via, e.facts.get("inside", e))
+                for e in judge.whole(function)
             )
             if inside and not handled_apart(finals, made):
                 what = "although the acquire may have failed"
@@ -222,6 +222,59 @@ def not_in_finally(judge: Judge) -> Iterator[Hit]:
                 there(taken, "acquired here"),
             )
             break
+        else:
+            yield from left_by_error(judge, function)
+
+
+def left_by_error(judge: Judge, function: Function) -> Iterator[Hit]:
+    """A lock file that is made, worked under, and removed by a plain statement behind the work."""
+    own = judge.own(function)
+    for made in own:
+        if made.kind not in ("create", "write", "ensure") or not made.lockish:
+            continue
+        if made.kind == "ensure" and not any(e.kind == "unlink" and e.key == made.key for e in own):
+            continue
+        gone = [e for e in own if e.kind in ("unlink", "late_unlink") and e.key == made.key]
+        if made.key in judge.flocked(function) or not_behind(made):
+            continue
+        if any(e.kind == "late_unlink" or judge.in_finally(e) for e in gone):
+            continue
+        if any(f.kind == "try" and f.part == "handler" for e in gone for f in e.frames):
+            continue  # an error was thought of
+        held = tuple(f for f in made.frames if (f.kind, f.part) != ("try", "body"))
+        plain = [e for e in gone if e.line > made.line and e.frames[: len(held)] == held]
+        if plain and works_between(judge, function, made, plain[-1]):
+            yield at(
+                plain[-1],
+                f"`{made.name}` is made on line {made.line} and removed here only if nothing in"
+                " between raises: after an error the lock stays",
+                there(made, "made here"),
+            )
+            return
+
+
+def not_behind(made: Event) -> bool:
+    """Does what follows run without the lock too: it was refused, or the function has returned?"""
+    tried = [f.node for f in made.frames if (f.kind, f.part) == ("try", "body")]
+    return any(exits(t.body) or not all(exits(h.body) for h in t.handlers) for t in tried)
+
+
+HARMLESS = frozenset(
+    "close write open fdopen str getpid print flush exists sleep time ctime now exit join info"
+    " debug warning error echo getcwd encode format isoformat gethostname fsync with_suffix stderr"
+    " touch read strip int".split()
+)
+
+
+def works_between(judge: Judge, function: Function, made: Event, gone: Event) -> bool:
+    """Is anything done under the lock that may raise, beside writing down who holds it?"""
+    return any(
+        made.line < event.line < gone.line
+        and event.kind in ("other", "call")
+        and str(event.facts.get("name", "")).rpartition(".")[2] not in HARMLESS
+        and text_of(event.facts["called"].func).rpartition(".")[2] not in HARMLESS
+        for event in judge.own(function)
+    )
 
 
 def shown_of(event: Event) -> str:
@@ -255,6 +308,8 @@ def pairs(judge: Judge, function: Function) -> list[tuple[Event, Event]]:
                     continue
                 if given.kind == "call" and not frees(judge, given):
                     continue
+                if not owner and not of_one_lock(judge, taken, given):
+                    continue
                 if given.kind == "other":
                     continue
                 found.append((taken, given))
@@ -265,6 +320,16 @@ def pairs(judge: Judge, function: Function) -> list[tuple[Event, Event]]:
 def frees(judge: Judge, call: Event) -> bool:
     kinds = {e.kind for e in judge.whole(call.facts["helper"])}
     return bool(kinds & {"unlink", "unlock", "redis_delete", "release", "script"})
+
+
+def of_one_lock(judge: Judge, taken: Event, given: Event) -> bool:
+    """Do two helpers of the module work on the same path or key?"""
+    kinds = ("create", "write", "open", "unlink", "redis_lock", "redis_delete", "flock", "unlock")
+    whole = judge.whole(taken.where)
+    keys = [
+        {e.key for e in whole if e.site is each.site and e.kind in kinds} for each in (taken, given)
+    ]
+    return not keys[0].isdisjoint(keys[1])
 
 
 def crosses_processes(judge: Judge, function: Function, taken: Event) -> bool:
@@ -369,7 +434,11 @@ def only_at_exit(judge: Judge) -> Iterator[Hit]:
                     registered.setdefault(text_of(node).rpartition(".")[2], event)
     for function in judge.functions:
         for made in judge.own(function):
-            if not (made.kind == "create" and made.facts.get("exclusive") and made.lockish):
+            alone = made.kind == "create" and made.facts.get("exclusive")
+            if not made.lockish or not (alone or made.kind == "write"):
+                continue
+            if not alone and not any(e.kind == "exists" and e.key == made.key
+                                     for e in judge.whole(function)):  # fmt: skip
                 continue
             unit = judge.unit(function)
             if any(e.kind in ("alive", "age", "flock", "touch") for e in unit):

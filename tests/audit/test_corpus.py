@@ -17,7 +17,8 @@ classes were mended then (R 0.78 for Python), and the others a version later: it
 more. `ps_dash_p_check` asks LH304 of a script that also judges by the number: left.
 `fourth` and `fifth` are two strangers' sets of a later version, in words that the others lack: a
 lock is called busy, running, guard, claim or flag. First run: P 0.97 (39/40) R 0.40 (39/98) and
-P 1.00 (42/42) R 0.43 (42/98). They show that the rules lean on names. Nothing is mended by them.
+P 1.00 (42/42) R 0.43 (42/98): the rules leant on names. Then they were made to go by form, mended
+by the fourth alone: P 0.99 (91/92) R 0.93 (91/98); the fifth, unread: P 1.00 (72/72), R 0.73.
 `forms` are other spellings of the classes that were mended then: helpers, pathlib, suppress, SQL.
 `own` was labelled before the rules were run on it, by one who had read them: that is not unseen.
 Python's came in five lots, each mended by before the next was written. First runs: P 0.86 R 0.62,
@@ -196,7 +197,7 @@ REACHED = {
     ("python", "seen"): (0.97, 1.0),
     ("shell", "seen"): (1.0, 1.0),
     ("javascript", "seen"): (1.0, 1.0),
-    ("python", "held"): (0.93, 0.87),
+    ("python", "held"): (0.90, 0.87),
     ("shell", "held"): (1.0, 1.0),
     ("javascript", "held"): (0.93, 0.83),
     ("python", "blind"): (1.0, 0.97),
@@ -208,8 +209,8 @@ REACHED = {
     ("python", "third"): (1.0, 1.0),
     ("shell", "third"): (1.0, 0.96),
     ("javascript", "third"): (1.0, 1.0),
-    ("python", "fourth"): (0.97, 0.39),
-    ("python", "fifth"): (1.0, 0.42),
+    ("python", "fourth"): (0.98, 0.92),
+    ("python", "fifth"): (1.0, 0.73),
     ("python", "forms"): (1.0, 1.0),
     ("shell", "forms"): (1.0, 1.0),
     ("javascript", "forms"): (1.0, 1.0),

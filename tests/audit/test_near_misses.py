@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from lifehold.audit import scan
-from lifehold.audit.judge import Judge
+from lifehold.audit.forms import judged
 from lifehold.audit.model import Module
 
 CLEAN = {
@@ -687,7 +687,7 @@ def acquire_lock(redis, lock_key):
 
 
 def codes(text: str) -> set[str]:
-    judge = Judge(Module("example.py", text, ast.parse(text)))
+    judge = judged(Module("example.py", text, ast.parse(text)))
     return {hit[0] for hit in scan.hits(judge, text)}
 
 
@@ -743,6 +743,6 @@ class Locks:
                 return False
         return True
 """
-    judge = Judge(Module("example.py", text, ast.parse(text)))
+    judge = judged(Module("example.py", text, ast.parse(text)))
     found = [(hit[0], hit[1]) for hit in scan.hits(judge, text)]
     assert [line for code, line in found if code == "LH107"] == [6]

@@ -9,7 +9,7 @@ import pytest
 
 from lifehold.audit import report, scan
 from lifehold.audit.catalogue import RULES
-from lifehold.audit.judge import Judge
+from lifehold.audit.forms import judged
 from lifehold.audit.model import Module
 from lifehold.audit.rule import Rule
 from lifehold.audit.suppress import UNUSED
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def codes(text: str) -> list[str]:
-    judge = Judge(Module("example.py", text, ast.parse(text)))
+    judge = judged(Module("example.py", text, ast.parse(text)))
     return [hit[0] for hit in scan.hits(judge, text)]
 
 
@@ -64,7 +64,7 @@ def test_the_page_of_the_rules_is_what_the_rules_write():
 
 def test_a_message_names_the_variable_and_the_other_line():
     text = RULES["LH101"].bad
-    judge = Judge(Module("example.py", text, ast.parse(text)))
+    judge = judged(Module("example.py", text, ast.parse(text)))
     (hit,) = RULES["LH101"].check(judge)
     assert "`lock_path`" in hit.message
     assert "line 4" in hit.message

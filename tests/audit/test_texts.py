@@ -11,7 +11,7 @@ import ast
 import pytest
 
 from lifehold.audit import scan
-from lifehold.audit.judge import Judge
+from lifehold.audit.forms import judged
 from lifehold.audit.model import Module
 
 BY_HAND = """
@@ -200,5 +200,5 @@ BLOCKS = {
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_recipe_of_the_texts_shows_its_defects_and_nothing_else(name):
     text, expected = BLOCKS[name]
-    judge = Judge(Module("recipe.py", text, ast.parse(text)))
+    judge = judged(Module("recipe.py", text, ast.parse(text)))
     assert {hit[0] for hit in scan.hits(judge, text)} == expected

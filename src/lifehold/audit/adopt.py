@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from . import javascript, scan, source, units, words
 from .finding import Notice
-from .judge import Judge
+from .forms import judged
 from .report import printable
 from .rules import create, leases
 from .rules import shell as shell_rules
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from .events import Event
+    from .judge import Judge
     from .model import Function
     from .settings import Settings
     from .shell import Script, ShellCommand
@@ -111,7 +112,7 @@ def sites_of(path: str, data: bytes, notices: list[Notice]) -> list[LockSite]:
         module = source.parsed(path, text_of, notices) if text_of is not None else None
         if module is not None and text_of is not None:
             rows = text_of.split("\n")
-            for site in in_module(shown, Judge(module), rows):
+            for site in in_module(shown, judged(module), rows):
                 found.setdefault(site.line, site)
     return [found[line] for line in sorted(found)]
 

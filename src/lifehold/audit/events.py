@@ -12,7 +12,18 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from . import libraries
-from .libraries import CLIENT, client_of, speaks_of_memcache
+from .libraries import (
+    CLIENT,
+    Made,
+    add_to_cache,
+    argument,
+    delete_key,
+    make_lock,
+    of_key,
+    set_if_absent,
+    set_key,
+    truth_of,
+)
 from .model import (
     BY_KERNEL,
     OF_LIBRARY,
@@ -230,12 +241,16 @@ class Reader:
         if kind in ("open", "create", "write", "read"):
             self._keep_handle(function, event, stmt)
         if kind == "at_exit":
-            late = removed_late(function.module, called)
-            if late is not None:
-                out.append(
-                    Event("late_unlink", node, function.key(late), frames, function, expr=late,
-                          lockish=function.lockish(late), facts=facts)
-                )  # fmt: skip
+            self._read_late(event, called, out)
+
+    def _read_late(self, event: Event, called: Called, out: list[Event]) -> None:
+        """What `atexit.register(os.unlink, path)` removes."""
+        function, late = event.where, removed_late(self.module, called)
+        if late is not None:
+            named = function.lockish(late)
+            made = Event("late_unlink", event.site, function.key(late), event.frames, function)
+            made.expr, made.lockish, made.facts = late, named, event.facts
+            out.append(made)
 
     def _keep_handle(self, function: Function, event: Event, stmt: ast.stmt) -> None:
         """Under which names is this open file known?"""
@@ -310,8 +325,9 @@ def removed_late(module: Module, called: Called) -> ast.expr | None:
         if isinstance(each, ast.Attribute) and each.attr in ("unlink", "rmdir"):
             return each.value
         if isinstance(each, ast.Lambda) and isinstance(each.body, ast.Call):
-            inner = removed_late(module, Called(called.node, each.body.func,
-                                                [each.body.func, *each.body.args], {}))  # fmt: skip
+            inner = removed_late(
+                module, Called(called.node, each.body.func, [each.body.func, *each.body.args], {})
+            )
             if inner is not None:
                 return inner
     return None
@@ -367,26 +383,13 @@ def arguments(helper: Function, called: Called) -> dict[str, ast.expr]:
 
 # --- readers: a call is an event of a kind, done to an expression, with facts -------------------
 
-Made = tuple[str, "ast.expr | None", dict[str, Any]] | None
-
-
-def _argument(called: Called, number: int, name: str) -> ast.expr | None:
-    if len(called.args) > number:
-        return called.args[number]
-    return called.keywords.get(name)
-
 
 def _text(node: ast.expr | None) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
-def _truth(node: ast.expr | None) -> bool | None:
-    """The truth of a constant; None where it is no constant."""
-    return bool(node.value) if isinstance(node, ast.Constant) else None
-
-
 def _open(function: Function, called: Called, name: str) -> Made:
-    path, mode = _argument(called, 0, "file"), _argument(called, 1, "mode")
+    path, mode = argument(called, 0, "file"), argument(called, 1, "mode")
     return _opened(function, path, mode)
 
 
@@ -409,7 +412,7 @@ def _opened(function: Function, path: ast.expr | None, mode: ast.expr | None) ->
 def _path_open(function: Function, called: Called, name: str) -> Made:
     if not isinstance(called.func, ast.Attribute) or name in ("os.open", "io.open"):
         return None
-    mode = _argument(called, 0, "mode")
+    mode = argument(called, 0, "mode")
     if mode is not None and _text(mode) is None and not isinstance(mode, ast.Name):
         return None
     return _opened(function, called.func.value, mode)
@@ -422,7 +425,7 @@ def _flags(function: Function, node: ast.expr | None) -> set[str]:
 def _os_open(function: Function, called: Called, name: str) -> Made:
     if not called.args:
         return None
-    flags = _flags(function, _argument(called, 1, "flags"))
+    flags = _flags(function, argument(called, 1, "flags"))
     facts: dict[str, Any] = {"truncates": "O_TRUNC" in flags, "number": True, "mode": ""}
     facts["nofollow"] = "O_NOFOLLOW" in flags
     if {"O_CREAT", "O_EXCL"} <= flags:
@@ -458,17 +461,17 @@ def _of_path(kind: str) -> Callable[[Function, Called, str], Made]:
 
 def _mkdir(function: Function, called: Called, name: str) -> Made:
     if name in ("os.mkdir", "os.makedirs"):
-        path = _argument(called, 0, "path" if name == "os.mkdir" else "name")
+        path = argument(called, 0, "path" if name == "os.mkdir" else "name")
         made = name == "os.mkdir" or (acquires(function.name) and function.lockish(path))
-        if _truth(called.keywords.get("exist_ok")):
+        if truth_of(called.keywords.get("exist_ok")):
             return ("ensure", path, {"folder": True}) if path is not None else None
         if "exist_ok" in called.keywords or len(called.args) > 2 or not made:
             return ("other", None, {})
     elif isinstance(called.func, ast.Attribute):
         path = called.func.value
-        if _truth(called.keywords.get("exist_ok")) and called.keywords:
+        if truth_of(called.keywords.get("exist_ok")) and called.keywords:
             return "ensure", path, {"folder": True}
-        if _truth(called.keywords.get("exist_ok")) is not None and called.keywords:
+        if truth_of(called.keywords.get("exist_ok")) is not None and called.keywords:
             return ("other", None, {})
     else:
         return None
@@ -478,7 +481,7 @@ def _mkdir(function: Function, called: Called, name: str) -> Made:
 def _touch(function: Function, called: Called, name: str) -> Made:
     if not isinstance(called.func, ast.Attribute):
         return None
-    if _truth(called.keywords.get("exist_ok")) is False:
+    if truth_of(called.keywords.get("exist_ok")) is False:
         return "create", called.func.value, {"exclusive": True}
     return "write", called.func.value, {"touch": True}
 
@@ -491,7 +494,7 @@ def _moved(function: Function, called: Called, name: str) -> Made:
 
 
 def _flock(function: Function, called: Called, name: str) -> Made:
-    handle, how = _argument(called, 0, "fd"), _argument(called, 1, "operation")
+    handle, how = argument(called, 0, "fd"), argument(called, 1, "operation")
     if handle is None:
         return None
     flags = {text for text in function.texts(how) if text.startswith(("LOCK_", "LK_"))}
@@ -583,103 +586,7 @@ def proc_of(function: Function, path: ast.expr) -> ast.expr | None:
 
 
 def _redis_exists(function: Function, called: Called, name: str) -> Made:
-    return _redis("key_exists")(function, called, name)
-
-
-def _redis(kind: str) -> Callable[[Function, Called, str], Made]:
-    def read(function: Function, called: Called, name: str) -> Made:
-        if not called.args or not client_of(function, called):
-            return None
-        return kind, called.args[0], {"client": text_of(called.func)}
-
-    return read
-
-
-TTLS = ("ex", "px", "exat", "pxat", "keepttl", "timeout", "expire", "ttl", "time")
-
-
-def _set(function: Function, called: Called, name: str) -> Made:
-    if not client_of(function, called):
-        return None
-    key = _argument(called, 0, "name") or called.keywords.get("key")
-    value = _argument(called, 1, "value")
-    if key is None or value is None:
-        return None
-    given = called.keywords | spread(function, called)
-    nx = given.get("nx")
-    ttl = next((given[each] for each in TTLS if each in given), None)
-    if ttl is None and len(called.args) > 2:
-        ttl = called.args[2]
-    timed = ttl is not None and _truth(ttl) is not False
-    exclusive = nx is not None and _truth(nx) is not False
-    xx = given.get("xx")
-    if not exclusive and timed and xx is not None and _truth(xx) is not False:
-        return "redis_expire", key, {"client": text_of(called.func), "writes": True}
-    facts: dict[str, Any] = {"nx": exclusive, "timed": timed, "ttl": ttl, "value": value}
-    facts["client"] = text_of(called.func)
-    return ("redis_lock" if exclusive else "redis_set"), key, facts
-
-
-def spread(function: Function, called: Called) -> dict[str, ast.expr]:
-    """What a call is given by `**options`, where the names of these are written down."""
-    found: dict[str, ast.expr] = {}
-    for keyword in called.node.keywords:
-        value: ast.expr | None = keyword.value if keyword.arg is None else None
-        if isinstance(value, ast.Name):
-            value = function.only_value(value.id)
-        if isinstance(value, ast.Dict):
-            for key, each in zip(value.keys, value.values, strict=True):
-                if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    found[key.value] = each
-        elif isinstance(value, ast.Call) and text_of(value.func) == "dict":
-            found |= {each.arg: each.value for each in value.keywords if each.arg}
-    return found
-
-
-def _setnx(function: Function, called: Called, name: str) -> Made:
-    if len(called.args) < 2 or not isinstance(called.func, ast.Attribute):
-        return None
-    timed = any(each in called.keywords for each in TTLS)
-    facts: dict[str, Any] = {"setnx": True, "nx": True, "timed": timed, "value": called.args[1]}
-    facts["client"] = text_of(called.func)
-    return "redis_lock", called.args[0], facts
-
-
-def _add(function: Function, called: Called, name: str) -> Made:
-    """`cache.add(key, value, timeout)` of Django and memcached."""
-    owner = text_of(called.func).lower()
-    memcached = speaks_of_memcache(function.module)
-    named = "cache" in owner.rpartition(".")[0] or (memcached and client_of(function, called))
-    if len(called.args) < 2 or not named:
-        return None
-    ttl = _argument(called, 2, "timeout")
-    for name in ("time", "expire", "ttl", "exptime"):
-        ttl = ttl or called.keywords.get(name)
-    forever = isinstance(ttl, ast.Constant) and ttl.value in (None, 0)
-    timed = not forever and (ttl is not None or not memcached)
-    facts: dict[str, Any] = {"nx": True, "timed": timed, "cache": True, "value": called.args[1]}
-    facts["ttl"] = ttl
-    facts["client"] = text_of(called.func)
-    return "redis_lock", called.args[0], facts
-
-
-def _delete(function: Function, called: Called, name: str) -> Made:
-    if not called.args or not client_of(function, called):
-        return None
-    owner = text_of(called.func).lower().rpartition(".")[0]
-    cache = "cache" in owner or speaks_of_memcache(function.module)
-    return "redis_delete", called.args[0], {"cache": cache, "client": owner}
-
-
-def _make_lock(function: Function, called: Called, name: str) -> Made:
-    """`redis.lock(name, timeout=...)`."""
-    if not client_of(function, called) or not called.args or "redis" not in function.module.lower:
-        return None
-    if isinstance(called.args[0], ast.Starred) or any(k.arg is None for k in called.node.keywords):
-        return None  # a wrapper: its caller says how long
-    ttl = _argument(called, 1, "timeout")
-    timed = ttl is not None and not (isinstance(ttl, ast.Constant) and ttl.value is None)
-    return "make_lock", called.args[0], {"timed": timed, "ttl": ttl, "bound": called.keywords}
+    return of_key("key_exists")(function, called, name)
 
 
 def _sleep(function: Function, called: Called, name: str) -> Made:
@@ -699,7 +606,7 @@ def _release(function: Function, called: Called, name: str) -> Made:
 def _unlink(function: Function, called: Called, name: str) -> Made:
     """`Path.unlink()`, or UNLINK of Redis, which names its key."""
     if called.args:
-        return _delete(function, called, name)
+        return delete_key(function, called, name)
     return _of_path("unlink")(function, called, name)
 
 
@@ -783,22 +690,22 @@ METHODS: dict[str, Callable[[Function, Called, str], Made]] = {
     "open": _path_open,
     "rename": _moved,
     "replace": _moved,
-    "setnx": _setnx,
-    "set": _set,
-    "setex": _redis("redis_set"),
-    "psetex": _redis("redis_set"),
-    "get": _redis("redis_get"),
-    "delete": _delete,
-    "expire": _redis("redis_expire"),
-    "pexpire": _redis("redis_expire"),
-    "expireat": _redis("redis_expire"),
-    "persist": _redis("redis_expire"),
-    "eval": _redis("script"),
-    "evalsha": _redis("script"),
-    "register_script": _redis("script"),
-    "watch": _redis("watch"),
-    "add": _add,
-    "lock": _make_lock,
+    "setnx": set_if_absent,
+    "set": set_key,
+    "setex": of_key("redis_set"),
+    "psetex": of_key("redis_set"),
+    "get": of_key("redis_get"),
+    "delete": delete_key,
+    "expire": of_key("redis_expire"),
+    "pexpire": of_key("redis_expire"),
+    "expireat": of_key("redis_expire"),
+    "persist": of_key("redis_expire"),
+    "eval": of_key("script"),
+    "evalsha": of_key("script"),
+    "register_script": of_key("script"),
+    "watch": of_key("watch"),
+    "add": add_to_cache,
+    "lock": make_lock,
     "acquire": _acquire,
     "release": _release,
     **dict.fromkeys(("execute", "fetchval", "scalar", "fetchrow"), _take(libraries.taken_row)),

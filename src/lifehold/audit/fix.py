@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from . import scan, source, suppress
 from .catalogue import RULES
 from .finding import Edit, Notice
-from .judge import Judge
+from .forms import judged
 from .model import Module
 from .settings import Unusable
 
@@ -136,7 +136,7 @@ def findings(path: str, data: bytes) -> list[list[Any]]:
     if text is None:
         return []
     try:
-        judge = Judge(Module(path, text, ast.parse(text)))
+        judge = judged(Module(path, text, ast.parse(text)))
     except (SyntaxError, ValueError, RecursionError):  # as `scan`: what cannot be parsed
         return []
     silent = suppress.suppressions(text)

@@ -18,29 +18,34 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
+from . import words
+from .blocks import exits, names_of, returned
+from .judge import Judge
 from .model import nodes, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .events import Event
-    from .judge import Judge
-    from .model import Function
+    from .model import Function, Module
 
 # A maker writes down itself and its time; `data` is anything that no such word stands in.
-MAKER = re.compile(
-    r"getpid|^pid$|_pid$|^ME$|^_?me$|gethostname|hostname|nodename|uname|^time$|ctime|asctime|now"
-    r"|utcnow|strftime|isoformat|monotonic|uuid|token|nonce|owner|holder|ident|worker|getuser"
-    r"|node|host|^who$|^by$|session|job_id|request|user|urandom|HOSTNAME|argv|stamp",
-    re.IGNORECASE,
+MAKERS = frozenset(
+    "getpid pid me gethostname hostname nodename uname time ctime asctime now utcnow strftime"
+    " isoformat monotonic uuid token nonce owner holder ident identity worker getuser node host who"
+    " by session request user urandom argv stamp timestamp started since".split()
 )
 PLAIN = frozenset(
     "str repr bytes int float os sys self cls socket json dumps dump encode format print fh f fd"
     " file fp fdopen write hex id get environ datetime utc timezone platform threading getenv"
     " uuid4 uuid1 name".split()
 )
+MOST = 60  # acts on one path or key that are looked at
 LONGEST = 80  # characters of a text that only says who works
-OWN_NAME = re.compile(r"getpid|token_hex|uuid|NamedTemporaryFile|mkstemp|mkdtemp|urandom")
+# A name of one's own, and one that many must find: a socket, which is no lock.
+OWN_NAME = re.compile(
+    r"getpid|token_hex|uuid|NamedTemporaryFile|mkstemp|mkdtemp|random|next\(|sock", re.IGNORECASE
+)
 MET = frozenset("FileExistsError OSError IOError EnvironmentError".split())
 IN_STORE = frozenset("redis_lock redis_set redis_get redis_delete redis_expire key_exists".split())
 ON_FILES = frozenset(
@@ -48,8 +53,19 @@ ON_FILES = frozenset(
 )
 
 
+def of_maker(text: str) -> bool:
+    """Does a name or a text say who works, or since when?"""
+    return not MAKERS.isdisjoint(words.pieces(text))
+
+
+def judged(module: Module, mounts: tuple[str, ...] = ()) -> Judge:
+    """A module as the rules ask it, where what is a lock by its form counts as one by name."""
+    judge = Judge(module, mounts)
+    settle(judge)
+    return judge
+
+
 def settle(judge: Judge) -> None:
-    """From now on what is a lock by its form counts as one that is called so."""
     reader = judge.reader
     wholes = {function: reader.whole(function) for function in judge.functions}
     locked = {
@@ -66,7 +82,12 @@ def settle(judge: Judge) -> None:
             if event.kind in IN_STORE or event.kind in ON_FILES:
                 by_key.setdefault(event.key, []).append(event)
         for key, done in by_key.items():
-            if key and "…" not in key and not OWN_NAME.search(key) and has_form(judge, done, locked):
+            if (
+                key
+                and "…" not in key
+                and not OWN_NAME.search(key)
+                and has_form(judge, done, locked)
+            ):
                 formed |= {id(event) for event in done}
     if not formed:
         return
@@ -107,14 +128,14 @@ def told_by_all(wholes: dict[Function, list[Event]], formed: set[int]) -> list[E
     votes: dict[int, tuple[Event, list[bool]]] = {}
     for events in wholes.values():
         for event in events:
-            base = base_of(event)
+            base = innermost(event)
             yes = id(event) in formed
             if yes or ("⟨" not in event.key and base is not event):
                 votes.setdefault(id(base), (base, []))[1].append(yes)
     return [base for base, said in votes.values() if all(said)]
 
 
-def base_of(event: Event) -> Event:
+def innermost(event: Event) -> Event:
     """The act itself, where it stands in a helper."""
     while "inside" in event.facts:
         event = event.facts["inside"]
@@ -123,6 +144,7 @@ def base_of(event: Event) -> Event:
 
 def has_form(judge: Judge, done: list[Event], locked: set[int]) -> bool:
     """Do these acts on one path or key make a lock of it?"""
+    done = done[:MOST]
     if any(event.kind in IN_STORE for event in done):
         return store_form(judge, done)
     if any(e.facts.get("rename") for e in done if e.kind == "write"):
@@ -130,7 +152,7 @@ def has_form(judge: Judge, done: list[Event], locked: set[int]) -> bool:
     gone = [e for e in done if e.kind in ("unlink", "late_unlink")]
     if not gone or holds_data(judge, done):
         return False
-    if any(id(base_of(e)) in locked for e in done):
+    if any(id(innermost(e)) in locked for e in done):
         return True
     return (
         made_alone(judge, done, gone)
@@ -150,6 +172,9 @@ def made_alone(judge: Judge, done: list[Event], gone: list[Event]) -> bool:
             continue
         if made.facts.get("folder") and any(tree(e) for e in gone):
             continue  # a folder of work that is swept
+        source = made.facts.get("source")
+        if source is not None and not any(map(of_maker, innermost(made).where.texts(source))):
+            continue  # a link to data
         if any(meets(handler) for handler in judge.handled_by(made)):
             return True
         if suppressed_in_loop(judge, made):
@@ -159,15 +184,23 @@ def made_alone(judge: Judge, done: list[Event], gone: list[Event]) -> bool:
 
 def meets(handler: ast.ExceptHandler) -> bool:
     """Does a handler take "it is there" for "another works": wait, go round, leave?"""
-    from .judge import exits, names_of
-
     named = names_of(handler)
     if not named & MET and "FileExists" not in ast.dump(handler) and "?" not in named:
         return False
-    calls = [text_of(n.func) for s in handler.body for n in nodes(s) if isinstance(n, ast.Call)]
+    met = where_it_is_there(handler.body)
+    calls = [text_of(n.func) for s in met for n in nodes(s) if isinstance(n, ast.Call)]
     if any(name.rpartition(".")[2] in ("sleep", "wait") for name in calls):
         return True
-    return exits(handler.body)
+    return exits(met)
+
+
+def where_it_is_there(block: list[ast.stmt]) -> list[ast.stmt]:
+    """What runs for EEXIST alone, where the handler asks for it."""
+    for stmt in block:
+        if isinstance(stmt, ast.If) and "EEXIST" in ast.dump(stmt.test):
+            other = any(isinstance(n, ast.NotEq | ast.NotIn) for n in ast.walk(stmt.test))
+            return stmt.orelse + block[block.index(stmt) + 1 :] if other else stmt.body
+    return block
 
 
 def suppressed_in_loop(judge: Judge, made: Event) -> bool:
@@ -224,8 +257,6 @@ def flagged(judge: Judge, done: list[Event], gone: list[Event]) -> bool:
 
 def ends(look: Event) -> bool:
     """Does the function end where the file was there: `if exists(path): return`?"""
-    from .judge import exits
-
     for stmt, _frames in look.where.walked:
         if isinstance(stmt, ast.If) and look.site in list(nodes(stmt.test)):
             denied = isinstance(stmt.test, ast.UnaryOp) and isinstance(stmt.test.op, ast.Not)
@@ -240,18 +271,17 @@ def ends(look: Event) -> bool:
 
 def from_outside(judge: Judge, gone: list[Event]) -> bool:
     """Is it removed by another command alone, such as `resume`? Then it says what is wanted."""
-    from . import words
-
     return not any(
         judge.in_finally(e)
         or e.kind == "late_unlink"
         or words.releases(e.where.name)
         or e.where.name in ("", "main", "run", "__del__")
-        or any(m.kind in ("write", "create", "ensure") and m.key == e.key
-               for m in judge.own(e.where))
+        or any(
+            m.kind in ("write", "create", "ensure") and m.key == e.key for m in judge.own(e.where)
+        )
         or is_handler(judge, e.where)
         for e in gone
-    )  # fmt: skip
+    )
 
 
 def is_handler(judge: Judge, function: Function) -> bool:
@@ -273,9 +303,9 @@ def holds_data(judge: Judge, done: list[Event]) -> bool:
     for event in done:
         if event.kind not in ("create", "write", "open"):
             continue
-        base = base_of(event)
+        base = innermost(event)
         texts = written(judge, base)
-        if texts and not any(MAKER.search(t) for t in texts):
+        if texts and not any(map(of_maker, texts)):
             strange = [t for t in texts if t not in PLAIN and len(t) > LONGEST]
             names = [t for t in texts if t.startswith("name ") and t[5:] not in PLAIN]
             if strange or names:
@@ -293,9 +323,7 @@ def written(judge: Judge, made: Event) -> set[str]:
             continue
         found |= {t for t in where.texts(given) if t}
         found |= {
-            f"name {n.id}"
-            for n in nodes(given)
-            if isinstance(n, ast.Name) and not MAKER.search(n.id)
+            f"name {n.id}" for n in nodes(given) if isinstance(n, ast.Name) and not of_maker(n.id)
         }
     return found
 
@@ -382,9 +410,12 @@ def store_form(judge: Judge, done: list[Event]) -> bool:
     for made in taken:
         if isinstance(made.facts.get("statement"), ast.Expr) or keeps_value(made):
             continue
-        if gone or owner_compared(judge, done):
+        if gone or owner_compared(judge, done) or SCRIPT_FREES.search(judge.module.text):
             return True
     return any(read_then_set(judge, made, done, gone) for made in done if made.kind == "redis_set")
+
+
+SCRIPT_FREES = re.compile(r"""call\s*\(\s*['"](del|unlink)['"]""", re.IGNORECASE)
 
 
 def in_handler(event: Event) -> bool:
@@ -402,10 +433,10 @@ def absent(test: ast.expr) -> bool:
 def keeps_value(made: Event) -> bool:
     """Is the value worked out by a call, as that of a cache is?"""
     value = made.facts.get("value")
-    where = base_of(made).where
+    where = innermost(made).where
     if isinstance(value, ast.Constant) or value is None:
         return False
-    return not any(MAKER.search(t) for t in where.texts(value))
+    return not any(map(of_maker, where.texts(value)))
 
 
 def owner_compared(judge: Judge, done: list[Event]) -> bool:
@@ -445,8 +476,6 @@ def read_then_set(judge: Judge, made: Event, done: list[Event], gone: list[Event
 
 def refuses(judge: Judge, look: Event) -> bool:
     """Does the function end where the key is there, and not with what the key holds?"""
-    from .judge import exits, returned
-
     for stmt, _frames in look.where.walked:
         if not isinstance(stmt, ast.If) or not judge.rests_on(look.where, stmt.test, look):
             continue
@@ -455,4 +484,3 @@ def refuses(judge: Judge, look: Event) -> bool:
         answers = [v for v in returned(stmt.body) if v is not None]
         return not any(judge.rests_on(look.where, v, look) for v in answers)
     return False
-

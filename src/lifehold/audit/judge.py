@@ -6,15 +6,14 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from . import forms, words
+from . import words
+from .blocks import is_constant, returned
 from .events import Event, Reader
 from .model import (
     Frame,
     Function,
     Module,
     by_kernel,
-    calls_in,
-    leaves,
     maker_of,
     nodes,
     text_of,
@@ -61,7 +60,8 @@ class Judge:
         self._unit: dict[object, list[Event]] = {}
         self._kinds: frozenset[str] | None = None
         self._by_key: dict[str, list[Event]] = {}
-        forms.settle(self)
+        self._by_unit: dict[object, dict[str, list[Event]]] = {}
+        self.asked_owner: dict[object, bool] = {}  # of a class, or of the functions in none
 
     def end(self) -> None:
         """Take the circles apart: then all of it goes at once, and the collector has no work."""
@@ -89,6 +89,15 @@ class Judge:
                 members += [f for parent in chain for f in parent.methods.values()]
             self._unit[group] = [event for f in members for event in self.own(f)]
         return self._unit[group]
+
+    def done_by_unit(self, function: Function, key: str) -> list[Event]:
+        """What the unit of this function does to one path or key."""
+        found = self._by_unit.get(function.within)
+        if found is None:
+            found = self._by_unit[function.within] = {}
+            for event in self.unit(function):
+                found.setdefault(event.key, []).append(event)
+        return found.get(key, [])
 
     @property
     def kinds(self) -> frozenset[str]:
@@ -418,45 +427,3 @@ class Judge:
 
 
 FILE_ACTS = frozenset("create write unlink read exists open age stat touch alive".split())
-
-
-def names_of(handler: ast.ExceptHandler) -> set[str]:
-    """What a handler catches; a bare one catches BaseException."""
-    if handler.type is None:
-        return {"BaseException"}
-    kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-    return {text_of(each).removeprefix("builtins.") or "?" for each in kinds}
-
-
-def exits(block: list[ast.stmt]) -> bool:
-    """Does a block leave, at its end or somewhere in it?"""
-    if leaves(block):
-        return True
-    for stmt in block:
-        for node in nodes(stmt):
-            if isinstance(node, ast.Return | ast.Raise | ast.Break | ast.Continue):
-                return True
-            if isinstance(node, ast.Call) and text_of(node.func) in (
-                "sys.exit",
-                "exit",
-                "os._exit",
-            ):
-                return True
-    return False
-
-
-def returned(block: list[ast.stmt]) -> list[ast.expr | None]:
-    """What a block returns."""
-    return [n.value for stmt in block for n in nodes(stmt) if isinstance(n, ast.Return)]
-
-
-def is_constant(node: ast.expr | None, *values: object) -> bool:
-    return isinstance(node, ast.Constant) and any(node.value is v for v in values)
-
-
-def constants_in(node: ast.AST) -> list[ast.Constant]:
-    return [n for n in nodes(node) if isinstance(n, ast.Constant)]
-
-
-def calls_of(block: list[ast.stmt]) -> list[ast.Call]:
-    return [call for stmt in block for call in calls_in(stmt)]

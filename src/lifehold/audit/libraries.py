@@ -8,12 +8,14 @@ from __future__ import annotations
 import ast
 import functools
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import words
 from .model import by_kernel, maker_of, nodes, text_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .judge import Judge
     from .model import Called, Function, Module
 
@@ -136,6 +138,118 @@ def client_of(function: Function, called: Called) -> bool:
 @functools.lru_cache(4)
 def speaks_of_memcache(module: Module) -> bool:
     return ("memcache" in module.lower or "pylibmc" in module.lower) and "redis" not in module.lower
+
+
+# --- what a client of a store is asked: an act, what it is done to, and facts of it ---------------
+
+Made = tuple[str, "ast.expr | None", dict[str, Any]] | None
+
+
+def argument(called: Called, number: int, name: str) -> ast.expr | None:
+    if len(called.args) > number:
+        return called.args[number]
+    return called.keywords.get(name)
+
+
+def truth_of(node: ast.expr | None) -> bool | None:
+    """The truth of a constant; None where it is no constant."""
+    return bool(node.value) if isinstance(node, ast.Constant) else None
+
+
+def of_key(kind: str) -> Callable[[Function, Called, str], Made]:
+    def read(function: Function, called: Called, name: str) -> Made:
+        if not called.args or not client_of(function, called):
+            return None
+        return kind, called.args[0], {"client": text_of(called.func)}
+
+    return read
+
+
+TTLS = ("ex", "px", "exat", "pxat", "keepttl", "timeout", "expire", "ttl", "time")
+
+
+def set_key(function: Function, called: Called, name: str) -> Made:
+    if not client_of(function, called):
+        return None
+    key = argument(called, 0, "name") or called.keywords.get("key")
+    value = argument(called, 1, "value")
+    if key is None or value is None:
+        return None
+    given = called.keywords | spread(function, called)
+    nx = given.get("nx")
+    ttl = next((given[each] for each in TTLS if each in given), None)
+    if ttl is None and len(called.args) > 2:
+        ttl = called.args[2]
+    timed = ttl is not None and truth_of(ttl) is not False
+    exclusive = nx is not None and truth_of(nx) is not False
+    xx = given.get("xx")
+    if not exclusive and timed and xx is not None and truth_of(xx) is not False:
+        return "redis_expire", key, {"client": text_of(called.func), "writes": True}
+    facts: dict[str, Any] = {"nx": exclusive, "timed": timed, "ttl": ttl, "value": value}
+    facts["client"] = text_of(called.func)
+    return ("redis_lock" if exclusive else "redis_set"), key, facts
+
+
+def spread(function: Function, called: Called) -> dict[str, ast.expr]:
+    """What a call is given by `**options`, where the names of these are written down."""
+    found: dict[str, ast.expr] = {}
+    for keyword in called.node.keywords:
+        value: ast.expr | None = keyword.value if keyword.arg is None else None
+        if isinstance(value, ast.Name):
+            value = function.only_value(value.id)
+        if isinstance(value, ast.Dict):
+            for key, each in zip(value.keys, value.values, strict=True):
+                if isinstance(key, ast.Constant) and isinstance(key.value, str):
+                    found[key.value] = each
+        elif isinstance(value, ast.Call) and text_of(value.func) == "dict":
+            found |= {each.arg: each.value for each in value.keywords if each.arg}
+    return found
+
+
+def set_if_absent(function: Function, called: Called, name: str) -> Made:
+    if len(called.args) < 2 or not isinstance(called.func, ast.Attribute):
+        return None
+    timed = any(each in called.keywords for each in TTLS)
+    facts: dict[str, Any] = {"setnx": True, "nx": True, "timed": timed, "value": called.args[1]}
+    facts["client"] = text_of(called.func)
+    return "redis_lock", called.args[0], facts
+
+
+def add_to_cache(function: Function, called: Called, name: str) -> Made:
+    """`cache.add(key, value, timeout)` of Django and memcached."""
+    owner = text_of(called.func).lower()
+    memcached = speaks_of_memcache(function.module)
+    named = "cache" in owner.rpartition(".")[0] or (memcached and client_of(function, called))
+    if len(called.args) < 2 or not named:
+        return None
+    ttl = argument(called, 2, "timeout")
+    for name in ("time", "expire", "ttl", "exptime"):
+        ttl = ttl or called.keywords.get(name)
+    forever = isinstance(ttl, ast.Constant) and ttl.value in (None, 0)
+    timed = not forever and (ttl is not None or not memcached)
+    facts: dict[str, Any] = {"nx": True, "timed": timed, "cache": True, "value": called.args[1]}
+    facts["ttl"] = ttl
+    facts["client"] = text_of(called.func)
+    return "redis_lock", called.args[0], facts
+
+
+def delete_key(function: Function, called: Called, name: str) -> Made:
+    if not called.args or not client_of(function, called):
+        return None
+    owner = text_of(called.func).lower().rpartition(".")[0]
+    cache = "cache" in owner or speaks_of_memcache(function.module)
+    return "redis_delete", called.args[0], {"cache": cache, "client": owner}
+
+
+def make_lock(function: Function, called: Called, name: str) -> Made:
+    """`redis.lock(name, timeout=...)`."""
+    if not client_of(function, called) or not called.args or "redis" not in function.module.lower:
+        return None
+    if isinstance(called.args[0], ast.Starred) or any(k.arg is None for k in called.node.keywords):
+        return None  # a wrapper: its caller says how long
+    ttl = argument(called, 1, "timeout")
+    timed = ttl is not None and not (isinstance(ttl, ast.Constant) and ttl.value is None)
+    return "make_lock", called.args[0], {"timed": timed, "ttl": ttl, "bound": called.keywords}
 
 
 # --- a key that a store gives to one alone ------------------------------------------------------

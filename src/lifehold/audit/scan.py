@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any
 from . import javascript, source, suppress, units, words
 from .catalogue import RULES
 from .finding import Edit, Finding, Notice, Span, fingerprint
-from .judge import Judge
+from .forms import judged
 from .rules import javascript as javascript_rules
 from .rules.shell import look
 from .settings import Settings, Unusable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from .judge import Judge
 
 SUFFIXES = (".py", ".pyw", ".pyi", ".ipynb")
 NAMED = (*SUFFIXES, *javascript.SUFFIXES)
@@ -184,7 +186,7 @@ def _examined(
     made = _nothing(path, lines, [])
     made["digest"] = digest
     if module is not None and text is not None:
-        judge = Judge(module, mounts)
+        judge = judged(module, mounts)
         made["findings"] = list(hits(judge, text))
         judge.end()
         made["suppressions"] = _kept(suppress.suppressions(text))

@@ -115,11 +115,15 @@ FORMS = tuple(
         ("setnx( .set( cache.add(", ".delete( .expire( .pexpire("),
         ("attribute_not_exists get_item(", "put_item( update_item( delete_item("),
         ("flock( lockf(", "fcntl"),
+        ("Lock(", "gunicorn celery dramatiq huey uwsgi workers prefork"),
+        ("KazooClient", "Election( Lock( Semaphore("),
         ("advisory_lock", "advisory_unlock"),
     )
 )
 REMOVED = tuple(word.encode() for word in "unlink os.remove( rmdir rmtree".split())
-STORED = tuple(word.encode() for word in "redis cache Redis boto3 dynamo fcntl advisory".split())
+STORED = tuple(
+    word.encode() for word in "redis cache Redis boto3 dynamo fcntl advisory Lock( Kazoo".split()
+)
 
 
 def may_hold_forms(data: bytes) -> bool:

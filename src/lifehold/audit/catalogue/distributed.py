@@ -305,7 +305,6 @@ def acquire_lock(name, owner):
         confidence="medium",
         default=True,
         check=leases.two_keys,
-        about=frozenset("redis_lock".split()),
         title="a lock is acquired under one key and released under another",
         why="What is released was never taken, and what was taken stays until its ttl.",
         timeline="""\
@@ -338,7 +337,7 @@ def run(job, work):
         confidence="high",
         default=True,
         check=leases.outlived,
-        about=frozenset("make_lock".split()),
+        about=frozenset("make_lock acquire".split()),
         title="the work may take longer than the lease, and nobody renews it",
         why="At the end of the ttl the store gives the lock to the next, whatever the holder does.",
         timeline="""\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..rule import Rule
-from ..rules import kernel
+from ..rules import kernel, scope
 
 RULES = (
     Rule(
@@ -204,7 +204,7 @@ def start(path):
         severity="error",
         confidence="high",
         default=True,
-        check=kernel.second_instance,
+        check=scope.second_instance,
         title="a lock is taken again through a second object in the same thread",
         why="Reentrancy is a property of one object. A second one of the same path waits for the"
         " first, which waits for it: until the timeout, or for ever.",
@@ -241,7 +241,7 @@ def update(path):
         severity="error",
         confidence="medium",
         default=True,
-        check=kernel.for_threads_only,
+        check=scope.for_threads_only,
         title="a lock between threads guards processes",
         why="Each process has its own copy of a threading.Lock: none waits for another.",
         timeline="""\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..rule import Rule
-from ..rules import create, kernel, release, stale
+from ..rules import create, kernel, refused, release, scope, stale
 
 RULES = (
     Rule(
@@ -14,7 +14,7 @@ RULES = (
         confidence="high",
         default=True,
         check=create.check_then_create,
-        about=frozenset("write".split()),
+        about=frozenset("write ensure".split()),
         title="a lock file is looked for and then made, in two steps",
         why="Between the look and the creation another process can do the same. Both see nothing,"
         " both create, both work.",
@@ -298,7 +298,7 @@ def guarded(path, job):
         confidence="high",
         default=True,
         cured="safe",
-        check=release.removes_flocked,
+        check=kernel.removes_flocked,
         about=frozenset("unlink".split()),
         title="a file is locked with flock, and unlinked",
         why="flock belongs to the inode, not to the name. Who waits has the old inode open and gets"
@@ -482,7 +482,7 @@ def single_instance(lock_path):
         severity="error",
         confidence="high",
         default=True,
-        check=release.ignored_result,
+        check=refused.ignored_result,
         about=frozenset("acquire call redis_lock flock create take".split()),
         title="the lock was refused, and the work goes on",
         why="An acquire that answers False, or an error that is only logged, says that somebody"
@@ -569,7 +569,7 @@ def acquire():
         severity="error",
         confidence="high",
         default=True,
-        check=kernel.pid_too_early,
+        check=scope.pid_too_early,
         title="the pid is read when the function or class is defined",
         why="A default value is computed once, at import. After a fork every child writes the"
         " number of its parent into the lock.",

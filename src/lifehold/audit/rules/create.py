@@ -7,8 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 from .. import words
+from ..blocks import exits, names_of, returned
 from ..events import compares_start
-from ..judge import AGED, CLOCK, HELD, exits, names_of, returned
+from ..judge import AGED, CLOCK, HELD
 from ..libraries import OUTSIDE, made_by
 from ..model import calls_in, leaves, nodes, text_of
 from ..rule import Hit, at, there
@@ -146,7 +147,7 @@ def gave_up(judge: Judge, function: Function, act: Event) -> Event | None:
     return None
 
 
-def ended_by_helper(judge: Judge, function: Function, act: Event) -> Event | None:
+def ended_in_call(judge: Judge, function: Function, act: Event) -> Event | None:
     """`check_busy()`, a statement that ends the program where the file is there."""
     for event in judge.own(function) if act.via is None else ():
         helper, stmt = event.facts.get("helper"), event.facts.get("statement")
@@ -257,7 +258,7 @@ def check_then_create(judge: Judge) -> Iterator[Hit]:
             if judge.under_lock(act):
                 continue
             look = waits_out(judge, function, act) or gave_up(judge, function, act)
-            look = look or looked_at(judge, function, act) or ended_by_helper(judge, function, act)
+            look = look or looked_at(judge, function, act) or ended_in_call(judge, function, act)
             if look is None or not (is_lock(judge, function, act) or is_flag(judge, act)):
                 continue
             if act.via is not None and look.via is act.via:
@@ -279,6 +280,12 @@ RUNS = re.compile(
 
 def knows_owner(judge: Judge, function: Function) -> bool:
     """Does this class or module ever ask who made the lock, or how old it is?"""
+    if function.within not in judge.asked_owner:
+        judge.asked_owner[function.within] = owner_asked(judge, function)
+    return judge.asked_owner[function.within]
+
+
+def owner_asked(judge: Judge, function: Function) -> bool:
     module = judge.module
     for event in judge.unit(function):
         if event.kind in ("alive", "age", "touch") or event.kind == "flock":
@@ -321,9 +328,8 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
                 continue
             if knows_owner(judge, function) or words.releases(function.name):
                 continue
-            unit = judge.unit(function)
-            removed = any(e.kind == "unlink" and e.lockish for e in unit)
             if exclusive:
+                removed = any(e.kind == "unlink" and e.lockish for e in judge.unit(function))
                 met = contended(judge, event)
                 if event.facts.get("folder"):
                     named = judge.named_lock(function) and words.acquires(function.name)
@@ -332,9 +338,8 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
                 if not (met or here or (removed and words.acquires(function.name))):
                     continue
             else:
-                seen = any(e.kind == "exists" and e.key == event.key for e in unit)
-                gone = any(e.kind == "unlink" and e.key == event.key for e in unit)
-                if not (seen and gone and is_presence(judge, function, event)):
+                kinds = {e.kind for e in judge.done_by_unit(function, event.key)}
+                if not {"exists", "unlink"} <= kinds or "read" in kinds:
                     continue
             yield at(
                 event,
@@ -365,11 +370,6 @@ def on_windows(act: Event) -> bool:
             if WINDOWS.search(test) and (frame.part == "then") != bool(re.search("!=|not ", test)):
                 return True
     return False
-
-
-def is_presence(judge: Judge, function: Function, event: Event) -> bool:
-    """A file that is only there or not: nothing is written that somebody reads back as data."""
-    return not any(e.kind == "read" and e.key == event.key for e in judge.unit(function))
 
 
 # --- waiting ------------------------------------------------------------------------------------

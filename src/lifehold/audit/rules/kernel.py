@@ -7,8 +7,12 @@ import re
 from typing import TYPE_CHECKING
 
 from .. import words
-from ..model import calls_in, nodes, text_of
+from ..events import PARAMETER, compares_inode
+from ..model import nodes, text_of
 from ..rule import Hit, at, there
+from .create import on_windows
+from .scope import instance, shown
+from .stale import judgement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +51,61 @@ def locked_with(judge: Judge, function: Function) -> list[tuple[Event, Event]]:
                     (inner[0], opened) for opened in judge.reader.opened(function, given) if inner
                 ]
     return found
+
+
+def removes_flocked(judge: Judge) -> Iterator[Hit]:
+    """LH108."""
+    if compares_inode(judge.module):
+        return
+    for function in judge.functions:
+        flocked = judge.flocked(function)
+        for event in judge.whole(function) if flocked else ():
+            if event.via is not None and not told_of_caller(judge, event):
+                continue
+            if event.kind != "unlink" or event.key not in flocked or on_windows(event):
+                continue
+            lock = flocked[event.key]
+            same = lock.where is function or "⟨" not in event.key  # each has parameters of its own
+            of_library = same and lock.kind == "library_lock"
+            if not (event.lockish or judge.named_lock(function) or of_library):
+                continue  # data that is locked itself: LH114
+            judged = judgement(judge, function, event)
+            if before_lock(judge, function, event) or (judged and judged.kind in ("alive", "age")):
+                continue  # LH106 has it
+            yield at(
+                event,
+                f"`{event.name}` is locked on line {lock.line} and unlinked here: who waits on the"
+                " old file gets its lock while the next one locks a new file of the same name;"
+                " both hold the lock",
+                there(lock, "locked here"),
+            )
+            break
+
+
+def told_of_caller(judge: Judge, event: Event) -> bool:
+    """A removal in a helper that knows nothing of locks belongs to who calls it."""
+    inner = event.facts["inside"]
+    helper = event.via
+    if helper is None or inner.via is not None:
+        return False
+    if PARAMETER.fullmatch(inner.key) and not judge.has_flock(judge.whole(helper)):
+        return True  # it removes what it is handed
+    if inner.lockish or judge.named_lock(helper):
+        return False
+    return not judge.has_flock(judge.own(helper)) and not words.speaks_of_lock(inner.key)
+
+
+def before_lock(judge: Judge, function: Function, act: Event) -> bool:
+    """Removed ahead of the lock in the same function: that is a stale break (LH106)."""
+    seen = False
+    for event in judge.whole(function):
+        if event is act:
+            seen = True
+        if event.kind == "flock" and not seen:
+            return False
+        if event.kind == "flock" and seen and event.where is function:
+            return not any(f.kind == "try" and f.part in ("finally", "handler") for f in act.frames)
+    return False
 
 
 def truncates_first(judge: Judge) -> Iterator[Hit]:
@@ -131,6 +190,7 @@ def locks_the_data(judge: Judge) -> Iterator[Hit]:
     """LH114."""
     for function in judge.functions:
         yield from locks_what_it_opens(judge, function)
+        yield from replaced_under(judge, function)
         whole = judge.whole(function)
         for event, opened in locked_with(judge, function):
             if opened.lockish or judge.named_lock(function):
@@ -165,6 +225,27 @@ def locks_the_data(judge: Judge) -> Iterator[Hit]:
                     there(rewritten, "rewritten in place here"),
                 )
                 break
+
+
+def replaced_under(judge: Judge, function: Function) -> Iterator[Hit]:
+    """`with self._locked():`, which locks the data, and in its block the data is replaced."""
+    for event in judge.whole(function):
+        if event.kind != "flock" or event.via is None or not event.via.manages_context:
+            continue
+        base = itself(event)
+        for opened in judge.reader.opened(base.where, base.facts.get("handle_expr")):
+            known = [e for e in judge.whole(function) if itself(e) is opened]
+            keys = {e.key for e in known if not e.lockish}
+            for act in judge.own(function):
+                if act.kind == "write" and act.facts.get("rename") and act.key in keys:
+                    yield Hit(
+                        function,
+                        act.site,
+                        f"`{act.name}` is locked by {event.via.title} and replaced here: who waits"
+                        " then locks the old file, and two writers meet",
+                        (there(event, "locked here"),),
+                    )
+                    return
 
 
 def locks_what_it_opens(judge: Judge, function: Function) -> Iterator[Hit]:
@@ -392,7 +473,8 @@ def forked(judge: Judge) -> Iterator[Hit]:
         locks = [e for e in judge.whole(function) if e.kind == "flock" and not e.facts["windows"]]
         for event in judge.whole(function):
             earlier = [e for e in locks if e.line < event.line]
-            if not earlier or (event.via is not None and event.kind != "fork"):
+            started = str(event.facts.get("name", "")).endswith("Popen")
+            if not earlier or (event.via is not None and event.kind != "fork" and not started):
                 continue
             if any(
                 e.kind == "unlock" and earlier[-1].line < e.line < event.line
@@ -410,11 +492,9 @@ def forked(judge: Judge) -> Iterator[Hit]:
             called = event.facts.get("called")
             if called is not None and event.facts.get("name", "").endswith("Popen"):
                 given = called.keywords.get("close_fds")
-                if (
-                    isinstance(given, ast.Constant)
-                    and given.value is False
-                    and inherits(earlier[-1])
-                ):
+                open_all = isinstance(given, ast.Constant) and given.value is False
+                handed = hands_on(called.keywords.get("pass_fds"), earlier[-1])
+                if (open_all or handed) and inherits(earlier[-1]):
                     yield at(
                         event,
                         f"the child inherits the handle that was locked on line {earlier[-1].line}:"
@@ -424,172 +504,15 @@ def forked(judge: Judge) -> Iterator[Hit]:
                     break
 
 
+def hands_on(given: ast.expr | None, lock: Event) -> bool:
+    """`pass_fds=(fd,)` of the number that is locked."""
+    names = {text_of(n) for n in nodes(given)} if given is not None else set()
+    handle = lock.facts.get("handle_expr")
+    return any(text_of(n) in names for n in nodes(handle) if text_of(n)) if handle else False
+
+
 def inherits(lock: Event) -> bool:
     return not lock.facts["posix"]
-
-
-def second_instance(judge: Judge) -> Iterator[Hit]:
-    """LH119."""
-    for function in judge.functions:
-        if "lock" not in judge.module.lower:
-            return
-        held_here = [
-            (stmt, frames)
-            for stmt, frames in function.walked
-            if isinstance(stmt, ast.With | ast.AsyncWith)
-        ]
-        for stmt, _frames in held_here:
-            for item in stmt.items:
-                outer = instance(judge, function, item.context_expr)
-                if outer is None:
-                    continue
-                found = inner_instance(judge, function, stmt, outer)
-                if found is not None:
-                    line, where = found
-                    yield Hit(
-                        function,
-                        stmt,
-                        f"`{shown(outer[1])}` is locked here, and line {line} locks it again by"
-                        f" another object{where}: this thread waits for itself",
-                    )
-                    return
-
-
-def shown(key: str) -> str:
-    return key.replace("⟨", "").replace("⟩", "")[:60]
-
-
-def instance(judge: Judge, function: Function, node: ast.AST) -> tuple[str, str, ast.Call] | None:
-    """Class, path and making call of a lock object that is entered here."""
-    if isinstance(node, ast.Name):
-        value = function.only_value(node.id)
-        if value is None:
-            found = list(function.values(node.id))
-            value = found[0] if len(found) == 1 else None
-        node = value if value is not None else node
-    if not isinstance(node, ast.Call) or not node.args:
-        return None
-    name = judge.module.dotted(node.func)
-    last = name.rpartition(".")[2]
-    known = re.search(r"FileLock$|InterProcessLock$|^LockFile$|PIDLockFile$", last)
-    if not known or "Singleton" in last:
-        return None
-    if any(k.arg == "is_singleton" for k in node.keywords):
-        return None
-    return last, function.key(node.args[0]), node
-
-
-def inner_instance(
-    judge: Judge,
-    function: Function,
-    stmt: ast.With | ast.AsyncWith,
-    outer: tuple[str, str, ast.Call],
-) -> tuple[int, str] | None:
-    for inner, frames in function.walked:
-        if isinstance(inner, ast.With | ast.AsyncWith) and any(f.node is stmt for f in frames):
-            for item in inner.items:
-                found = instance(judge, function, item.context_expr)
-                if found and found[:2] == outer[:2] and found[2] is not outer[2]:
-                    return inner.lineno, ""
-    for event in judge.own(function):
-        helper = event.facts.get("helper")
-        if helper is None or not any(f.node is stmt for f in event.frames):
-            continue
-        for inner, _frames in helper.walked:
-            if not isinstance(inner, ast.With | ast.AsyncWith):
-                continue
-            for item in inner.items:
-                found = instance(judge, helper, item.context_expr)
-                if found and found[0] == outer[0]:
-                    if put(judge, function, event, helper, found[1]) == outer[1]:
-                        return event.line, f" (in {helper.title}, line {inner.lineno})"
-    return None
-
-
-def put(judge: Judge, function: Function, call: Event, helper: Function, key: str) -> str:
-    """The key of a helper with the caller's arguments in it."""
-    from ..events import arguments
-
-    bound = arguments(helper, call.facts["called"])
-    return re.sub(r"⟨(\w+)⟩", lambda m: function.key(bound[m[1]]) if m[1] in bound else m[0], key)
-
-
-def for_threads_only(judge: Judge) -> Iterator[Hit]:
-    """LH120."""
-    module = judge.module
-    if "multiprocessing" not in module.lower and "ProcessPool" not in module.text:
-        return
-    for function in judge.functions:
-        for event in judge.own(function):
-            called = event.facts.get("called")
-            if called is None:
-                continue
-            worker = event.facts.get("helper")
-            if worker is None or not module.dotted(called.node.func).endswith("Process"):
-                worker = handed_to_pool(judge, function, called.node)
-            worker = worker or method_of_process(judge, called.node)
-            found = threads_lock(judge, worker) if worker is not None else None
-            if worker is not None and found is not None:
-                yield Hit(
-                    worker,
-                    found[0],
-                    f"`{found[1]}` is a lock between threads, and {worker.title} runs in processes:"
-                    " each process has its own copy, and none waits for another",
-                    (there(event, "a process is started here"),),
-                )
-                return
-
-
-OF_THREADS = ("threading.Lock", "threading.RLock", "asyncio.Lock")
-
-
-def threads_lock(
-    judge: Judge, worker: Function, *, deep: bool = True
-) -> tuple[ast.AST, str] | None:
-    """Where this function takes a lock between threads, and what that is called."""
-    entered: list[tuple[ast.AST, ast.expr]] = [
-        (stmt, item.context_expr)
-        for stmt, _frames in worker.walked
-        for item in (stmt.items if isinstance(stmt, ast.With | ast.AsyncWith) else ())
-    ]
-    entered += [(e.site, e.expr) for e in judge.own(worker) if e.kind == "acquire" and e.expr]
-    for where, taken in entered:
-        name = text_of(taken)
-        given = judge.module.top.assigned.get(name, [])
-        if worker.within is not None and name.startswith(("self.", "cls.")):
-            given = [value for value, _ in worker.within.attributes.get(name.split(".")[1], [])]
-        if any(
-            isinstance(v, ast.Call) and judge.module.dotted(v.func) in OF_THREADS for v in given
-        ):
-            return where, name
-    deep = deep and any(e.facts["name"] == "asyncio.run" for e in judge.own(worker))
-    helpers = [e.facts["helper"] for e in judge.own(worker) if "helper" in e.facts] if deep else []
-    found = (threads_lock(judge, each, deep=False) for each in helpers)
-    return next(filter(None, found), None)
-
-
-def method_of_process(judge: Judge, node: ast.Call) -> Function | None:
-    """`Process(target=counter.bump)`: the one method of that name."""
-    if not judge.module.dotted(node.func).endswith("Process"):
-        return None
-    target = next((k.value for k in node.keywords if k.arg == "target"), None)
-    return judge.method_named(target.attr) if isinstance(target, ast.Attribute) else None
-
-
-POOLS = ("ProcessPoolExecutor", "multiprocessing.Pool", "multiprocessing.pool.Pool")
-HANDED = frozenset("submit map starmap imap imap_unordered apply apply_async map_async".split())
-
-
-def handed_to_pool(judge: Judge, function: Function, node: ast.Call) -> Function | None:
-    """The function of this module that a pool of processes is to run."""
-    if not (isinstance(node.func, ast.Attribute) and node.func.attr in HANDED and node.args):
-        return None
-    owner = node.func.value
-    made = function.values(owner.id) if isinstance(owner, ast.Name) else [owner]
-    pools = (judge.module.dotted(v.func) for v in made if isinstance(v, ast.Call))
-    if not any(name.endswith(POOLS) for name in pools):
-        return None
-    return judge.module.functions.get(text_of(node.args[0]))
 
 
 def on_network(judge: Judge) -> Iterator[Hit]:
@@ -625,36 +548,3 @@ def on_mount(text: str, mounts: tuple[str, ...]) -> bool:
     return bool(NETWORK.search(text)) or any(
         text == mount or text.startswith(mount.rstrip("/") + "/") for mount in mounts
     )
-
-
-def pid_too_early(judge: Judge) -> Iterator[Hit]:
-    """LH122."""
-    for function in judge.functions:
-        for name, default in function.defaults.items():
-            if "parent" in name or "main" in name:
-                continue  # it asks later whether this is still the one
-            if any(judge.module.dotted(c.func) == "os.getpid" for c in calls_in(default)):
-                if judge.at_lock(function) or words.speaks_of_pid(name):
-                    yield Hit(
-                        function,
-                        default,
-                        f"`{name}` is read once, when {function.title} is defined: after a fork"
-                        " every child writes the number of its parent",
-                    )
-    for group in judge.module.classes.values():
-        if not words.speaks_of_lock(group.name):
-            continue
-        for name, given in group.attributes.items():
-            for value, where in given:
-                if where is None and isinstance(value, ast.Call):
-                    if judge.module.dotted(value.func) == "os.getpid":
-                        yield Hit(
-                            judge.module.top,
-                            value,
-                            f"`{name}` is read once, when {group.name} is defined: after a fork"
-                            " every child writes the number of its parent",
-                        )
-
-
-def _names(node: ast.AST) -> set[str]:
-    return {n.id for n in nodes(node) if isinstance(n, ast.Name)}

@@ -25,6 +25,8 @@ WRITES = re.compile(r"^\s*(UPDATE|INSERT|DELETE|REPLACE|MERGE)\b", re.IGNORECASE
 
 def two_keys(judge: Judge) -> Iterator[Hit]:
     """LH209."""
+    yield from two_numbers(judge)
+    yield from apart(judge)
     groups: dict[object, list[Function]] = {}
     for function in judge.functions:
         groups.setdefault(function.within or function, []).append(function)
@@ -47,9 +49,81 @@ def two_keys(judge: Judge) -> Iterator[Hit]:
             )
 
 
+ADVISORY = re.compile(r"advisory_(?:xact_)?(?P<gone>un)?lock\w*\s*\((?P<key>[^)]*)", re.IGNORECASE)
+
+
+def two_numbers(judge: Judge) -> Iterator[Hit]:
+    """`pg_advisory_lock(:a)`, and `pg_advisory_unlock(:b)` of another number."""
+    if "advisory_unlock" not in judge.module.lower:
+        return
+    groups: dict[object, list[Function]] = {}
+    for function in judge.functions:
+        groups.setdefault(function.within or function, []).append(function)
+    for members in groups.values():
+        found: dict[bool, list[tuple[Event, str]]] = {True: [], False: []}
+        for function in members:
+            for event in judge.own(function):
+                called = event.facts.get("called")
+                if called is None or not called.args:
+                    continue
+                if getattr(called.func, "attr", "") not in ASKED_SQL:
+                    continue
+                text = next((t for t in function.texts(called.args[0]) if ADVISORY.search(t)), "")
+                told = ADVISORY.search(text)
+                if told is not None:
+                    key = asked_key(function, called.args[1:]) or told["key"]
+                    found[bool(told["gone"])].append((event, key))
+        if len(found[True]) == len(found[False]) == 1:
+            (giver, other), (taker, one) = found[True][0], found[False][0]
+            if one != other and "%" not in one and "$" not in one:
+                yield at(
+                    giver,
+                    f"the advisory lock is taken as `{shown(one)}` on line {taker.line} and given"
+                    f" back as `{shown(other)}`: it stays taken",
+                    there(taker, "taken here"),
+                )
+
+
+ASKED_SQL = frozenset(
+    "execute scalar exec fetchval fetchrow fetch exec_driver_sql fetchone".split()
+)
+
+
+def asked_key(function: Function, given: list[ast.expr]) -> str:
+    """The number that is handed to the statement, as text."""
+    for each in given:
+        if isinstance(each, ast.Dict):
+            return "".join(function.key(value) for value in each.values)
+        if isinstance(each, ast.Tuple | ast.List):
+            return "".join(function.key(value) for value in each.elts)
+        return function.key(each)
+    return ""
+
+
+def apart(judge: Judge) -> Iterator[Hit]:
+    """The one key that a module takes, and the one that another function of it gives back."""
+    plain = [f for f in judge.functions if f.within is None]
+    own = [event for function in plain for event in judge.own(function)]
+    taken = {e.key: e for e in own if e.kind == "redis_lock"}
+    given = {e.key: e for e in own if e.kind == "redis_delete"}
+    if len(taken) != 1 or len(given) != 1:
+        return
+    (one, taker), (other, giver) = taken.popitem(), given.popitem()
+    if one == other or taker.where is giver.where or not spelled_alike(one, other):
+        return
+    if literal(taker, one) and literal(giver, other):
+        yield at(
+            giver,
+            f"the lock is taken as `{shown(one)}` on line {taker.line} and given back as"
+            f" `{shown(other)}`: it stays taken",
+            there(taker, "taken here"),
+        )
+
+
 def spelled_alike(one: str, other: str) -> bool:
     """The same letters, and not the same signs between them."""
-    plain = [re.sub(r"[^a-z]", "", re.sub(r"\{[^}]*\}", "", each.lower())) for each in (one, other)]
+    bare = [re.sub(r"\{[^}]*\}|⟨\w+⟩|%\w", "", each.lower()) for each in (one, other)]
+    plain = [re.sub(r"[^a-z]", "", each) for each in bare]
     return plain[0] == plain[1] and len(plain[0]) > 5
 
 
@@ -82,7 +156,7 @@ def outlived(judge: Judge) -> Iterator[Hit]:
                     function,
                     node,
                     f"the lease of line {stmt.lineno} ends after {ttl:g} s, and this may take"
-                    f" {seconds:g} s: the next holder is in before it ends",
+                    f" {as_long(seconds)}: the next holder is in before it ends",
                 )
         yield from outlived_by_hand(judge, function)
 
@@ -106,7 +180,7 @@ def outlived_by_hand(judge: Judge, function: Function) -> Iterator[Hit]:
                 yield at(
                     event,
                     f"the lease of line {taken.line} ends after {ttl:g} s, and this may take"
-                    f" {seconds:g} s: the next holder is in before it ends",
+                    f" {as_long(seconds)}: the next holder is in before it ends",
                     there(taken, "taken here"),
                 )
                 break
@@ -119,6 +193,9 @@ def lease_of(judge: Judge, function: Function, node: ast.AST) -> float | None:
     for event in judge.own(function):
         if event.site is node and event.kind == "make_lock":
             return number(event.facts.get("ttl"))
+    if isinstance(node, ast.Call) and text_of(node.func).endswith(".lock"):
+        if "etcd" in judge.module.lower:
+            return number(next((k.value for k in node.keywords if k.arg == "ttl"), None))
     return None
 
 
@@ -145,9 +222,21 @@ def lasting(event: Event) -> float | None:
     called = event.facts.get("called")
     if event.kind == "sleep":
         return number(event.facts.get("seconds"))
-    if called is not None and event.kind != "make_lock":
-        return number(called.keywords.get("timeout"))
-    return None
+    if called is None or event.kind == "make_lock":
+        return None
+    if event.facts.get("name", "") in ENDLESS and "timeout" not in called.keywords:
+        return float("inf")
+    return number(called.keywords.get("timeout"))
+
+
+# Programs that are waited for as long as they take.
+ENDLESS = frozenset(
+    "subprocess.run subprocess.call subprocess.check_call subprocess.check_output os.system".split()
+)
+
+
+def as_long(seconds: float) -> str:
+    return "as long as it likes" if seconds == float("inf") else f"{seconds:g} s"
 
 
 def renewed(stmt: ast.AST, name: str) -> bool:
@@ -217,6 +306,9 @@ def deaf_to_loss(judge: Judge) -> Iterator[Hit]:
     yield from unasked_lease(judge)
 
 
+OF_SESSION = ("Lock", "WriteLock", "ReadLock", "Semaphore", "Election")
+
+
 def deaf_zookeeper(judge: Judge) -> Iterator[Hit]:
     module = judge.module
     if "KazooClient" not in module.text or "add_listener" in module.text:
@@ -228,7 +320,7 @@ def deaf_zookeeper(judge: Judge) -> Iterator[Hit]:
             called = event.facts.get("called")
             if called is None or not isinstance(called.func, ast.Attribute):
                 continue
-            if called.func.attr in ("Lock", "WriteLock", "Semaphore") and called.args:
+            if called.func.attr in OF_SESSION and called.args:
                 yield at(
                     event,
                     "nobody listens for SUSPENDED and LOST: when the session ends, this lock is"

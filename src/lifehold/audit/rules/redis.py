@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from ..judge import CLOCK
-from ..model import nodes, text_of
+from ..model import maker_of, nodes, text_of
 from ..rule import Hit, at, there
 from .create import denies
 from .leases import alike, literal, spelled_alike
@@ -86,7 +86,7 @@ def without_end(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         for event in judge.own(function):
             if event.kind == "make_lock" and not event.facts["timed"]:
-                if not called_of_redis(event):
+                if not (called_of_redis(event) or made_of_redis(event)):
                     continue
                 yield at(
                     event,
@@ -132,6 +132,14 @@ def ends_in_value(judge: Judge, event: Event) -> bool:
 def called_of_redis(event: Event) -> bool:
     client = text_of(event.facts["called"].func).lower()
     return bool(re.search(r"redis|client|conn|cache|^r\.|rdb", client))
+
+
+def made_of_redis(event: Event) -> bool:
+    """`self.r.lock(...)`, where the object was made by `redis.Redis(...)`."""
+    func = event.facts["called"].func
+    made = maker_of(event.where, func.value) if isinstance(func, ast.Attribute) else None
+    name = event.where.module.dotted(made.func) if made is not None else ""
+    return name.partition(".")[0] in ("redis", "aioredis", "valkey")
 
 
 @functools.lru_cache(4)
@@ -312,12 +320,15 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
     locked = locked_keys(judge)
     for function in judge.functions:
         own = judge.own(function)
-        if any(e.kind == "redis_lock" for e in own) or scripted(judge, function):
+        if scripted(judge, function):
             continue
+        takes = [e for e in own if e.kind == "redis_lock"]
         owner = function.within.name if function.within else ""
         renews = bool(set(words.pieces(f"{owner} {function.name}")) & RENEWS)
         for event in own:
-            if not renews and not beats(judge, event) and not begins_again(function):
+            if takes and not prolonged(takes, event):
+                continue
+            if not takes and not renews and not beats(judge, event) and not begins_again(function):
                 continue
             if event.kind != "redis_expire" or not (
                 is_key(judge, event, locked)
@@ -333,6 +344,16 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
                 " keeps the lock of another holder alive, and this one goes on working",
             )
             break
+
+
+def prolonged(takes: list[Event], event: Event) -> bool:
+    """Is it renewed in a loop of the work, which began after the lock was taken?"""
+    looped = [f.node for f in event.frames if f.kind in ("for", "while") and f.part == "body"]
+    return any(
+        event.line > taken.line
+        and any(all(f.node is not loop for f in taken.frames) for loop in looped)
+        for taken in takes
+    )
 
 
 def begins_again(function: Function) -> bool:

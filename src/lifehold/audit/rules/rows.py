@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .. import words
+from ..blocks import exits
 from ..model import nodes, text_of
 from ..rule import Hit, at, there
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from ..events import Event
     from ..judge import Judge
-    from ..model import Function
+    from ..model import Called, Function
 
 
 CLAIMS_ROW = re.compile(
@@ -67,6 +68,7 @@ def unconditional_write(judge: Judge) -> Iterator[Hit]:
     yield from unconditional_row(judge)
     yield from unconditional_document(judge)
     yield from unowned_row(judge)
+    yield from claimed_item(judge)
     yield from saved_object(judge)
     yield from looked_for_object(judge)
     lower = judge.module.lower
@@ -320,7 +322,10 @@ def by_client_clock(judge: Judge) -> Iterator[Hit]:
             ):
                 continue
             if not found or not (
-                words.speaks_of_lock(text) or LEASES.search(text) or judge.named_lock(function)
+                words.speaks_of_lock(text)
+                or LEASES.search(text)
+                or judge.named_lock(function)
+                or taken_item_of_owner(called)
             ):
                 continue
             if not takes_time(function, called.node):
@@ -353,6 +358,60 @@ def renewed_for_anyone(judge: Judge, renews: frozenset[str]) -> Iterator[Hit]:
                     " the lock of another holder alive, and this one goes on working",
                 )
                 break
+
+
+OWNER_FIELD = re.compile(
+    r"^(lock_?)?(owner|holder|worker|token|nonce|instance|node|host|claimed_?by|held_?by|locked_?by"
+    r"|taken_?by|leader|client|runner|process|pid|session|agent)(_?id)?$",
+    re.IGNORECASE,
+)
+
+
+def taken_item_of_owner(called: Called) -> bool:
+    """An item that is put where none is, and says who put it: a lease by its form."""
+    asked = called.keywords.get("ConditionExpression")
+    item = called.keywords.get("Item")
+    return (
+        asked is not None
+        and isinstance(item, ast.Dict)
+        and "attribute_not_exists" in ast.dump(asked)
+        and any(OWNER_FIELD.match(str(getattr(key, "value", ""))) for key in item.keys)
+    )
+
+
+def claimed_item(judge: Judge) -> Iterator[Hit]:
+    """`get_item`, which tells who has it, and then `put_item` with an owner and no condition."""
+    if "put_item(" not in judge.module.text or "get_item(" not in judge.module.text:
+        return
+    for function in judge.functions:
+        own = [e for e in judge.own(function) if isinstance(e.facts["called"].func, ast.Attribute)]
+        asked = [e for e in own if e.facts["called"].func.attr == "get_item"]
+        for event in own:
+            called = event.facts["called"]
+            item = called.keywords.get("Item")
+            if called.func.attr != "put_item" or not isinstance(item, ast.Dict):
+                continue
+            if {"ConditionExpression", "Expected"} & set(called.keywords):
+                continue
+            table = text_of(called.func.value)
+            seen = [e for e in asked if text_of(e.facts["called"].func.value) == table]
+            names = [str(getattr(key, "value", "")) for key in item.keys]
+            if seen and any(map(OWNER_FIELD.match, names)) and decided(judge, function, seen[0]):
+                yield at(
+                    event,
+                    f"the item is read on line {seen[0].line} and put here without a"
+                    " ConditionExpression: two that read it free at the same moment both take it",
+                    there(seen[0], "read here"),
+                )
+                break
+
+
+def decided(judge: Judge, function: Function, get: Event) -> bool:
+    """Does what was read end the function, where another has it?"""
+    return any(
+        isinstance(stmt, ast.If) and exits(stmt.body) and judge.rests_on(function, stmt.test, get)
+        for stmt, _frames in function.walked
+    )
 
 
 def takes_time(function: Function, call: ast.Call) -> bool:

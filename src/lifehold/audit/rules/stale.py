@@ -7,8 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 from .. import words
+from ..blocks import is_constant, names_of, returned
 from ..events import compares_inode, compares_start
-from ..judge import BROAD, is_constant, names_of, returned
+from ..judge import BROAD
 from ..model import calls_in, leaves, nodes, text_of
 from ..rule import Hit, at, there
 from .create import ages, on_windows, own_child
@@ -359,6 +360,7 @@ def claimed(judge: Judge, function: Function, act: Event) -> bool:
 
 def breaks_by_age(judge: Judge) -> Iterator[Hit]:
     """LH107."""
+    yield from swept(judge)
     if compares_inode(judge.module) or any(word in judge.module.lower for word in HEARTBEATS):
         return
     for function in judge.functions:
@@ -384,6 +386,40 @@ def breaks_by_age(judge: Judge) -> Iterator[Hit]:
                 " holder that works longer, or a clock that steps, is robbed while it lives",
             )
             break
+
+
+def swept(judge: Judge) -> Iterator[Hit]:
+    """`for each in glob("*.claim"): unlink(each)`, where such files are locks of whoever lives."""
+    made = {
+        suffix(e.key)
+        for e in judge.everything()
+        if e.kind == "create" and e.facts.get("exclusive") and not e.facts.get("folder")
+    } - {""}
+    for function in judge.functions if made else ():
+        for event in judge.own(function):
+            if event.kind != "unlink" or not isinstance(event.expr, ast.Name):
+                continue
+            listed = function.looped.get(event.expr.id)
+            if listed is None or not isinstance(listed, ast.Call):
+                continue
+            if not text_of(listed.func).endswith("glob") and getattr(
+                listed.func, "attr", ""
+            ) not in ("glob", "rglob"):
+                continue
+            ends = {suffix(t) for t in function.texts(listed) if "*" in t}
+            if ends & made and not judge.tests(event):
+                yield at(
+                    event,
+                    f"every `*{(ends & made).pop()}` is removed here, whoever made it: those of"
+                    " processes that live, on this host or another, too",
+                )
+                break
+
+
+def suffix(text: str) -> str:
+    """`.claim`, of a path or a pattern."""
+    found = re.search(r"\.[A-Za-z]{3,}$", text)
+    return found[0] if found else ""
 
 
 def _aged_out(judge: Judge, function: Function, event: Event) -> ast.expr | None:

@@ -150,6 +150,8 @@ def has_form(judge: Judge, done: list[Event], locked: set[int]) -> bool:
     if any(e.facts.get("rename") for e in done if e.kind == "write"):
         return False
     gone = [e for e in done if e.kind in ("unlink", "late_unlink")]
+    if any(pid_file(judge, e) for e in done):
+        return True
     if not gone or holds_data(judge, done):
         return False
     if any(id(innermost(e)) in locked for e in done):
@@ -291,6 +293,14 @@ def is_handler(judge: Judge, function: Function) -> bool:
     )
 
 
+def pid_file(judge: Judge, made: Event) -> bool:
+    """Made by one alone, and nothing but the number of its maker is written into it."""
+    if made.kind != "create" or not made.facts.get("exclusive") or made.facts.get("folder"):
+        return False
+    base = innermost(made)
+    return "getpid" in written(judge, base) and any(judge.handled_by(base))
+
+
 def names_maker(judge: Judge, done: list[Event]) -> bool:
     """The number of its maker is all that is in it, and it is looked at before it is made."""
     made = [e for e in done if e.kind in ("write", "create")]
@@ -405,7 +415,7 @@ def worked_with(judge: Judge, made: Event) -> bool:
 
 def store_form(judge: Judge, done: list[Event]) -> bool:
     """Set where nothing is, removed when it is done: no value that is kept for its own sake."""
-    gone = [e for e in done if e.kind == "redis_delete" and not in_handler(e)]
+    gone = [e for e in done if (e.kind == "redis_delete" or set_back(e)) and not in_handler(e)]
     taken = [e for e in done if e.kind == "redis_lock"]
     for made in taken:
         if isinstance(made.facts.get("statement"), ast.Expr) or keeps_value(made):
@@ -421,6 +431,12 @@ SCRIPT_FREES = re.compile(r"""call\s*\(\s*['"](del|unlink)['"]""", re.IGNORECASE
 def in_handler(event: Event) -> bool:
     """Is it done on an error alone? So is the record of a request that failed."""
     return any(f.kind == "try" and f.part == "handler" for f in event.frames)
+
+
+def set_back(event: Event) -> bool:
+    """`set(key, 0)`: free again."""
+    value = event.facts.get("value")
+    return event.kind == "redis_set" and isinstance(value, ast.Constant) and not value.value
 
 
 def absent(test: ast.expr) -> bool:

@@ -374,11 +374,11 @@ class Judge:
             if event.facts.get("windows"):
                 continue
             for opened in [event] if event.kind == "library_lock" else self.handles(event):
-                for key in (opened.key, *self._also_known(opened)):
+                for key in (opened.key, *self.also_known(opened)):
                     found.setdefault(key, event)
         return found
 
-    def _also_known(self, opened: Event) -> list[str]:
+    def also_known(self, opened: Event) -> list[str]:
         """The attributes that hold the path that was opened: `self.path = path; open(path)`."""
         group = opened.where.within
         if group is None or opened.key.startswith("self."):

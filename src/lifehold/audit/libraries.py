@@ -89,13 +89,18 @@ CLIENTS = re.compile(r"redis|valkey|cache|client|conn", re.IGNORECASE)
 TIMED_SET = re.compile(r"\.set\([^\n]*\b(ex|px)\s*=|\.p?setex\(|\.p?expire\(")
 STORES = ("redis", "valkey", "memcach", "cache", "redlock", "setnx", "nx=true")
 # What only a client of a store is asked: its name says no more than that.
-ASKED = re.compile(r"([\w.]+)\.(?:setnx\(|pexpire\(|register_script\(|set\([^()]*\bnx\s*=)")
+ASKED = re.compile(
+    r"([\w.]+)\.(?:setnx\(|pexpire\(|register_script\(|set\([^()]*\bnx\s*="
+    r"|set\([^()\n]*,\s*(?:int\(|str\()?time\.time\(\))"
+)
 CLIENT = "a client"  # of Redis, behind a wrapper; no name of Python
 
 
 @functools.lru_cache(4)
 def _speaks_of_stores(module: Module) -> bool:
-    return any(word in module.lower for word in STORES) or bool(TIMED_SET.search(module.text))
+    return any(word in module.lower for word in STORES) or bool(
+        TIMED_SET.search(module.text) or ASKED.search(module.text)
+    )
 
 
 @functools.lru_cache(4)
@@ -220,6 +225,8 @@ def add_to_cache(function: Function, called: Called, name: str) -> Made:
     owner = text_of(called.func).lower()
     memcached = speaks_of_memcache(function.module)
     named = "cache" in owner.rpartition(".")[0] or (memcached and client_of(function, called))
+    made = function.values(owner.partition(".")[0]) if not named else []
+    named = named or (len(made) == 1 and "caches" in function.texts(made[0]))
     if len(called.args) < 2 or not named:
         return None
     ttl = argument(called, 2, "timeout")

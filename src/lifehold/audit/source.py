@@ -111,8 +111,9 @@ FORMS = tuple(
     for one, other in (
         ("O_EXCL FileExistsError EEXIST", "unlink os.remove rmdir"),
         ("getpid(", "unlink os.remove( rmdir"),
-        (".exists( os.path.isfile( isdir( lexists(", ".touch( atexit signal.signal( sleep("),
-        ("setnx( .set( cache.add(", ".delete( .expire( .pexpire("),
+        (".exists( os.path.isfile( isdir( lexists(", "unlink( os.remove( rmdir( .touch("),
+        ("setnx( .set( cache.add( caches[", ".delete( .expire( .pexpire( time.time()"),
+        ("sqlite3.connect( aiosqlite", "/nfs nfs/ /mnt/ /efs"),
         ("attribute_not_exists get_item(", "put_item( update_item( delete_item("),
         ("flock( lockf(", "fcntl"),
         ("Lock(", "gunicorn celery dramatiq huey uwsgi workers prefork"),
@@ -122,7 +123,8 @@ FORMS = tuple(
 )
 REMOVED = tuple(word.encode() for word in "unlink os.remove( rmdir rmtree".split())
 STORED = tuple(
-    word.encode() for word in "redis cache Redis boto3 dynamo fcntl advisory Lock( Kazoo".split()
+    word.encode()
+    for word in "redis cache Redis boto3 dynamo fcntl advisory Lock( Kazoo .set( sqlite".split()
 )
 
 

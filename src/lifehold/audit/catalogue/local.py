@@ -221,7 +221,7 @@ def process_alive(pid):
         confidence="high",
         default=True,
         check=stale.removes_by_name,
-        about=frozenset("unlink".split()),
+        about=frozenset("unlink write".split()),
         title="a lock is judged stale and then removed by its name",
         why="The name can lead to another file by then: two processes judge the same dead lock, one"
         " removes it and makes its own, and the other removes that. An empty file may be one whose"

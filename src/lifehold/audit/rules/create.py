@@ -147,6 +147,21 @@ def gave_up(judge: Judge, function: Function, act: Event) -> Event | None:
     return None
 
 
+def read_before(judge: Judge, function: Function, act: Event) -> Event | None:
+    """`try: pid = read(path) except FileNotFoundError: pid = None`, then it is written."""
+    own = judge.own(function) if act.via is None else []
+    for look in own:
+        if look.kind != "read" or look.key != act.key or look.line >= act.line:
+            continue
+        missed = [h for h in judge.handled_by(look) if names_of(h) & MISSING]
+        goes_on = missed and not any(leaves(h.body) for h in missed)
+        whole = judge.whole(function)
+        asked = any(e.kind == "alive" and look.line < e.line < act.line for e in whole)
+        if goes_on and asked and not any(f.kind == "try" and f.handler for f in act.frames):
+            return look
+    return None
+
+
 def ended_in_call(judge: Judge, function: Function, act: Event) -> Event | None:
     """`check_busy()`, a statement that ends the program where the file is there."""
     for event in judge.own(function) if act.via is None else ():
@@ -258,7 +273,8 @@ def check_then_create(judge: Judge) -> Iterator[Hit]:
             if judge.under_lock(act):
                 continue
             look = waits_out(judge, function, act) or gave_up(judge, function, act)
-            look = look or looked_at(judge, function, act) or ended_in_call(judge, function, act)
+            look = look or looked_at(judge, function, act) or read_before(judge, function, act)
+            look = look or ended_in_call(judge, function, act)
             if look is None or not (is_lock(judge, function, act) or is_flag(judge, act)):
                 continue
             if act.via is not None and look.via is act.via:

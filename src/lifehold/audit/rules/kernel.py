@@ -416,7 +416,7 @@ def ends_with_lock(judge: Judge, function: Function, opened: ast.Call, lock: Eve
     path = opened.args[0] if opened.args else None
     if isinstance(opened.func, ast.Attribute) and of_path:
         path = opened.func.value
-    if not function.lockish(path):
+    if not function.lockish(path) and not words.acquires(function.name):
         return False
     later = (e for e in judge.own(function) if e.line > lock.line)
     return all(any(f.part == "handler" for f in e.frames) for e in later)
@@ -449,6 +449,30 @@ def lost_by_close(judge: Judge) -> Iterator[Hit]:
                             there(event, "locked here"),
                         )
                         return
+        yield from read_while_held(judge, function)
+
+
+def read_while_held(judge: Judge, function: Function) -> Iterator[Hit]:
+    """`self.acquire()`, which keeps its lockf, and then `self.describe()`, which opens the file."""
+    whole = judge.whole(function)
+    for lock in whole:
+        inner = lock.facts.get("inside")
+        if lock.kind != "flock" or not lock.facts["posix"] or inner is None:
+            continue
+        kept = "self." in text_of(lock.facts["handle_expr"])
+        opened = judge.handles(lock)
+        keys = {key for each in opened for key in (each.key, *judge.also_known(each))}
+        for other in whole if kept else ():
+            if other.via is None or other.kind not in ("read", "write", "open"):
+                continue
+            if other.key in keys and other.line > lock.line and held(judge, lock, other):
+                yield at(
+                    itself(other),
+                    f"`{other.name}` is opened while {function.title} has it locked by lockf:"
+                    " closing this handle drops the lock, whoever else has the file open",
+                    there(itself(lock), "locked here"),
+                )
+                return
 
 
 def itself(event: Event) -> Event:
@@ -515,6 +539,9 @@ def inherits(lock: Event) -> bool:
     return not lock.facts["posix"]
 
 
+DATABASES = frozenset("sqlite3.connect aiosqlite.connect apsw.Connection".split())
+
+
 def on_network(judge: Judge) -> Iterator[Hit]:
     """LH121."""
     for function in judge.functions:
@@ -523,7 +550,7 @@ def on_network(judge: Judge) -> Iterator[Hit]:
             if called is None or not called.args:
                 continue
             name = event.facts.get("name", "")
-            if not (MAKES_LOCK.search(name) or event.kind == "flock"):
+            if not (MAKES_LOCK.search(name) or event.kind == "flock" or name in DATABASES):
                 continue
             path = called.args[0]
             texts = list(function.texts(path))

@@ -7,9 +7,12 @@ import re
 from typing import TYPE_CHECKING
 
 from .. import words
+from ..blocks import names_of
 from ..events import shown
+from ..libraries import OUTSIDE, made_by
 from ..model import calls_in, nodes, text_of
 from ..rule import Hit, at, there
+from .refused import only_logs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,6 +37,7 @@ def two_keys(judge: Judge) -> Iterator[Hit]:
         own = [event for function in members for event in judge.own(function)]
         taken = {e.key: e for e in own if e.kind == "redis_lock" and e.lockish}
         deleted = {e.key: e for e in own if e.kind == "redis_delete"}
+        deleted |= {key: e for e in own if e.kind == "script" if (key := freed_by_script(e))}
         given = {key: e for key, e in deleted.items() if e.lockish}
         if len(taken) == 1 and len(deleted) == 1 and not given:
             given = {key: e for key, e in deleted.items() if spelled_alike(key, *taken)}
@@ -120,6 +124,20 @@ def apart(judge: Judge) -> Iterator[Hit]:
         )
 
 
+def freed_by_script(event: Event) -> str:
+    """The key in `eval(script, 1, key, token)`, where the script deletes it."""
+    called = event.facts["called"]
+    given = called.args
+    one = len(given) > 2 and isinstance(given[1], ast.Constant) and given[1].value == 1
+    if not one or getattr(called.func, "attr", "") != "eval":
+        return ""
+    deletes = any(DELETES.search(text) for text in event.where.texts(given[0]))
+    return event.where.key(given[2]) if deletes else ""
+
+
+DELETES = re.compile(r"""call\s*\(\s*['"](del|unlink)['"]""", re.IGNORECASE)
+
+
 def spelled_alike(one: str, other: str) -> bool:
     """The same letters, and not the same signs between them."""
     bare = [re.sub(r"\{[^}]*\}|⟨\w+⟩|%\w", "", each.lower()) for each in (one, other)]
@@ -174,6 +192,18 @@ def outlived_by_hand(judge: Judge, function: Function) -> Iterator[Hit]:
         end = next((e.line for e in given if text_of(e.facts["called"].func.value) == name), 0)
         if ttl is None or not end or renewed(function.node, name):
             continue
+        etcd = "etcd" in judge.module.lower and not kept_alive(judge)
+        loops = [s for s, _ in function.walked if isinstance(s, ast.For | ast.While)]
+        looped = next((s for s in loops if taken.line < s.lineno < end and calls_in(s)), None)
+        if etcd and looped is not None:
+            yield Hit(
+                function,
+                looped,
+                f"the lease of line {taken.line} ends after {ttl:g} s, this loop takes as long as"
+                " it takes, and nothing keeps the lease: the next holder is in before it ends",
+                (there(taken, "taken here"),),
+            )
+            continue
         for event in own:
             seconds = lasting(event) if taken.line < event.line < end else None
             if seconds is not None and seconds >= ttl:
@@ -184,6 +214,10 @@ def outlived_by_hand(judge: Judge, function: Function) -> Iterator[Hit]:
                     there(taken, "taken here"),
                 )
                 break
+
+
+def kept_alive(judge: Judge) -> bool:
+    return any(word in judge.module.text for word in (".refresh(", "keepalive", "keep_alive"))
 
 
 def lease_of(judge: Judge, function: Function, node: ast.AST) -> float | None:
@@ -303,9 +337,41 @@ def pooled(judge: Judge, function: Function, node: ast.expr, owner: str) -> bool
 def deaf_to_loss(judge: Judge) -> Iterator[Hit]:
     """LH213."""
     yield from deaf_zookeeper(judge)
+    yield from loss_swallowed(judge)
     yield from unasked_lease(judge)
 
 
+PROLONGS = frozenset("extend reacquire renew refresh".split())
+
+
+def loss_swallowed(judge: Judge) -> Iterator[Hit]:
+    """`try: lock.extend(...) except LockError: pass`, again and again: nobody hears of the loss."""
+    for function in judge.functions:
+        for event in judge.own(function):
+            called = event.facts.get("called")
+            if called is None or getattr(called.func, "attr", "") not in PROLONGS:
+                continue
+            if not any(f.kind in ("while", "for") for f in event.frames):
+                continue
+            made = made_by(judge, function, called.func)
+            if made not in OUTSIDE and "lock" not in text_of(called.func).lower():
+                continue
+            for handler in judge.handled_by(event):
+                if names_of(handler) & LOSSES and only_logs(handler.body):
+                    yield Hit(
+                        function,
+                        handler,
+                        f"the renewal of line {event.line} says here that the lock is lost, and"
+                        " nobody is told: the work goes on without it",
+                        (there(event, "renewed here"),),
+                    )
+                    return
+
+
+LOSSES = frozenset(
+    "LockError LockNotOwnedError redis.exceptions.LockError redis.exceptions.LockNotOwnedError"
+    " Exception BaseException NotHeld LeaseLost LockLost".split()
+)
 OF_SESSION = ("Lock", "WriteLock", "ReadLock", "Semaphore", "Election")
 
 

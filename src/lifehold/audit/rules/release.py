@@ -11,7 +11,7 @@ from ..events import compares_inode
 from ..libraries import OUTSIDE, made_by
 from ..model import text_of
 from ..rule import Hit, at, there
-from .create import OWN_NAME
+from .create import OWN_NAME, gave_up
 from .refused import CALM
 from .stale import judgement
 
@@ -29,7 +29,7 @@ def unowned_unlink(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         if words.breaks(function.name):
             continue
-        if words.releases(function.name):
+        if words.releases(function.name) or called_at_end(judge, function):
             yield from _unowned_release(judge, function)
         else:
             yield from _unowned_finally(judge, function)
@@ -39,7 +39,8 @@ def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
     if compares_inode(judge.module):
         return
     own_lock = function.within is not None and words.speaks_of_lock(function.within.name)
-    if not own_lock and not set(words.pieces(function.name)) & STRICT:
+    by_name = set(words.pieces(function.name)) & STRICT
+    if not own_lock and not by_name and not called_at_end(judge, function):
         return
     flocked = judge.flocked(function)
     for event in judge.whole(function):
@@ -66,6 +67,19 @@ def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
             " second release or a takeover it is the lock of another process",
         )
         break
+
+
+def called_at_end(judge: Judge, function: Function) -> bool:
+    """Does a signal call it that was asked for before the lock is taken?"""
+    return function.name != "" and any(
+        event.kind == "at_signal"
+        and text_of(event.expr) == function.name
+        and any(
+            made.kind == "create" and made.lockish and made.line > event.line
+            for made in judge.own(event.where)
+        )
+        for event in judge.everything()
+    )
 
 
 def beyond_guard(judge: Judge, function: Function) -> bool:
@@ -113,6 +127,17 @@ def _unowned_finally(judge: Judge, function: Function) -> Iterator[Hit]:
             continue
         finals = [f.node for f in event.frames if f.kind == "try" and f.part == "finally"]
         for made in judge.whole(function):
+            if made.kind == "write" and made.key == event.key and finals:
+                seen = gave_up(judge, function, made) if made.via is None else None
+                if seen is None or not any(f.node in finals for f in seen.frames):
+                    continue
+                yield at(
+                    event,
+                    f"`{event.name}` is removed here although line {seen.line} may have found that"
+                    " it is another's: then that process works without it",
+                    there(seen, "looked for here"),
+                )
+                return
             if made.kind != "create" or made.key != event.key or not made.facts.get("exclusive"):
                 continue
             inside = any(f.node in finals and f.part == "body" for f in made.frames)

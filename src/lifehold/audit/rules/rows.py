@@ -42,6 +42,11 @@ GIVES_ROW = re.compile(
     r"\s*DELETE\s+FROM\s+[\w.\"`]*(?:lock|lease|leader|mutex)[\w\"`]*\s+WHERE\b(?P<where>.*)",
     re.IGNORECASE | re.DOTALL,
 )
+FREES_ROW = re.compile(
+    r"\s*UPDATE\s+[\w.\"`]*(?:lease|leader|mutex)[\w\"`]*\s+SET\s.*?=\s*NULL.*?"
+    r"\bWHERE\b(?P<where>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
 ASKS_SQL = ("execute", "fetchval", "fetchrow", "fetchone", "fetch", "exec_driver_sql")
 BY_CLIENT = re.compile(
     r"\w*(expir|lease|until|deadline|ttl|timeout)\w*\s*<=?\s*(:\w+|%s|\?|%\(\w+\)s|\$\d)",
@@ -86,7 +91,7 @@ def unconditional_write(judge: Judge) -> Iterator[Hit]:
                 k.arg is None for k in called.node.keywords
             ):
                 continue
-            if not (judge.named_lock(function) or table_of_locks(function, called.node)):
+            if not (of_lease(judge, function) or table_of_locks(function, called.node)):
                 continue
             if words.breaks(function.name):
                 continue
@@ -95,6 +100,15 @@ def unconditional_write(judge: Judge) -> Iterator[Hit]:
                 f"`{called.func.attr}` on the lock's record has no ConditionExpression: it succeeds"
                 " whoever holds the lock",
             )
+
+
+LEASED = re.compile(r"lease|leader|election|mutex", re.IGNORECASE)
+
+
+def of_lease(judge: Judge, function: Function) -> bool:
+    """Is this function part of a lock or lease, by its name or its class?"""
+    owner = function.within.name if function.within else ""
+    return judge.named_lock(function) or bool(LEASED.search(f"{owner} {function.name}"))
 
 
 def unconditional_row(judge: Judge) -> Iterator[Hit]:
@@ -239,10 +253,10 @@ def saves(judge: Judge, function: Function, name: str, stmt: ast.Assign) -> Even
 
 def unowned_row(judge: Judge) -> Iterator[Hit]:
     """`DELETE FROM locks WHERE name = ?` where a lease can run out: it may be another's by now."""
-    if not re.search(r"delete\s+from", judge.module.lower) or not ENDS_AT.search(judge.module.text):
-        return
-    for function in judge.functions:
-        if not set(words.pieces(function.name)) & {"release", "unlock", "exit", "aexit"}:
+    lower = judge.module.lower
+    gives = re.search(r"delete\s+from|update\s", lower) and ENDS_AT.search(judge.module.text)
+    for function in judge.functions if gives else ():
+        if not words.releases(function.name):
             continue
         for event in judge.own(function):
             called = event.facts["called"]
@@ -250,7 +264,10 @@ def unowned_row(judge: Judge) -> Iterator[Hit]:
                 continue
             if called.func.attr not in ASKS_SQL:
                 continue
-            row = next(filter(None, map(GIVES_ROW.match, function.texts(called.args[0]))), None)
+            texts = function.texts(called.args[0])
+            strict = set(words.pieces(function.name)) & {"release", "unlock", "exit", "aexit"}
+            row = next(filter(None, map(GIVES_ROW.match, texts)), None) if strict else None
+            row = row or next(filter(None, map(FREES_ROW.match, texts)), None)
             if row and not WHOSE.search(row["where"]):
                 yield at(
                     event,
@@ -341,6 +358,7 @@ def renewed_for_anyone(judge: Judge, renews: frozenset[str]) -> Iterator[Hit]:
     """`UPDATE leases SET expires_at = ... WHERE name = ?`: whoever holds it, it is prolonged."""
     if "update" not in judge.module.lower:
         return
+    yield from renewed_item(judge, renews)
     for function in judge.functions:
         if not set(words.pieces(function.name)) & renews:
             continue
@@ -377,6 +395,24 @@ def taken_item_of_owner(called: Called) -> bool:
         and "attribute_not_exists" in ast.dump(asked)
         and any(OWNER_FIELD.match(str(getattr(key, "value", ""))) for key in item.keys)
     )
+
+
+def renewed_item(judge: Judge, renews: frozenset[str]) -> Iterator[Hit]:
+    """`update_item` of a lease with no ConditionExpression, in a renewal."""
+    for function in judge.functions:
+        if not set(words.pieces(function.name)) & renews or not of_lease(judge, function):
+            continue
+        for event in judge.own(function):
+            called = event.facts["called"]
+            if getattr(called.func, "attr", "") != "update_item":
+                continue
+            if not {"ConditionExpression", "Expected"} & set(called.keywords):
+                yield at(
+                    event,
+                    "this renews the item without asking whose it is: after a lost lease it keeps"
+                    " the lock of another holder alive, and this one goes on working",
+                )
+                break
 
 
 def claimed_item(judge: Judge) -> Iterator[Hit]:

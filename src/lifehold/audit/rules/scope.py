@@ -254,7 +254,7 @@ def works_outside(judge: Judge, function: Function, block: ast.AST) -> bool:
     for event in judge.whole(function):
         if isinstance(block, ast.With | ast.AsyncWith) and not within(event, block):
             continue
-        if event.kind in ("write", "create", "unlink", "ensure"):
+        if event.kind in ("write", "create", "unlink", "ensure", "exists"):
             return True
         if event.kind == "open" and "+" in str(event.facts.get("mode", "")):
             return True

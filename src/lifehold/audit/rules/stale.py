@@ -235,6 +235,14 @@ def removals(judge: Judge, function: Function) -> list[Event]:
     return found
 
 
+def taken_over(judge: Judge, function: Function) -> list[Event]:
+    """Where a lock that this function makes with O_EXCL is written over, as its holder is gone."""
+    own = judge.own(function)
+    alone = {e.key for e in own if e.kind == "create" and e.facts.get("exclusive") and e.lockish}
+    over = [e for e in own if e.kind == "write" and e.key in alone and not e.facts.get("rename")]
+    return [e for e in over if any(k.kind == "alive" and k.line < e.line for k in own)]
+
+
 def judgement(judge: Judge, function: Function, act: Event) -> Event | None:
     """What was found out about the lock before it is removed, and led to the removal."""
     whole = judge.whole(function)
@@ -268,7 +276,7 @@ def removes_by_name(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         forced = words.breaks(function.name)
         whole = judge.whole(function)
-        for act in removals(judge, function):
+        for act in [*removals(judge, function), *taken_over(judge, function)]:
             if on_windows(act) or judge.under_lock(act):
                 continue
             if judge.mine_for_release(act) or claimed(judge, function, act):
@@ -284,6 +292,8 @@ def removes_by_name(judge: Judge) -> Iterator[Hit]:
                 judged = judged if sized or ages_by(judge, function, act) else None
             if judged is not None and judged.kind in ("exists", "open"):
                 judged = judged if goes_on(whole, act) else None
+            if judged is None and tried is None and act.kind == "write":
+                judged = next(e for e in judge.own(function) if e.kind == "alive")
             if judged is None and tried is None:
                 continue
             found = judged or tried
@@ -395,7 +405,7 @@ def swept(judge: Judge) -> Iterator[Hit]:
         for e in judge.everything()
         if e.kind == "create" and e.facts.get("exclusive") and not e.facts.get("folder")
     } - {""}
-    for function in judge.functions if made else ():
+    for function in judge.functions:
         for event in judge.own(function):
             if event.kind != "unlink" or not isinstance(event.expr, ast.Name):
                 continue
@@ -407,13 +417,23 @@ def swept(judge: Judge) -> Iterator[Hit]:
             ) not in ("glob", "rglob"):
                 continue
             ends = {suffix(t) for t in function.texts(listed) if "*" in t}
-            if ends & made and not judge.tests(event):
+            named = ends & {".lock", ".lck", ".pid", ".LOCK", ".mutex"}
+            found = (ends & made) | (named if run_at_start(judge, function) else set())
+            if found and not judge.tests(event):
                 yield at(
                     event,
-                    f"every `*{(ends & made).pop()}` is removed here, whoever made it: those of"
+                    f"every `*{found.pop()}` is removed here, whoever made it: those of"
                     " processes that live, on this host or another, too",
                 )
                 break
+
+
+def run_at_start(judge: Judge, function: Function) -> bool:
+    """Is it called when the program begins, and not by an operator's wish?"""
+    return any(
+        caller.name in ("", "main", "run", "start", "__init__", "setup", "startup", "boot")
+        for caller in judge.callers(function)
+    )
 
 
 def suffix(text: str) -> str:

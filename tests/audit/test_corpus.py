@@ -19,6 +19,9 @@ more. `ps_dash_p_check` asks LH304 of a script that also judges by the number: l
 lock is called busy, running, guard, claim or flag. First run: P 0.97 (39/40) R 0.40 (39/98) and
 P 1.00 (42/42) R 0.43 (42/98): the rules leant on names. Then they were made to go by form, mended
 by the fourth alone: P 0.99 (91/92) R 0.93 (91/98); the fifth, unread: P 1.00 (72/72), R 0.73.
+Then the fifth's classes were mended. `sixth` and `seventh` are two strangers' sets more. First run:
+P 1.00 (103/103) R 0.82 (103/125), P 0.98 (91/93) R 0.82 (91/111); five labels of them are LH214,
+which is asked on demand alone. The sixth was mended by; the seventh, unread, gave R 0.84 then.
 `forms` are other spellings of the classes that were mended then: helpers, pathlib, suppress, SQL.
 `own` was labelled before the rules were run on it, by one who had read them: that is not unseen.
 Python's came in five lots, each mended by before the next was written. First runs: P 0.86 R 0.62,
@@ -49,7 +52,7 @@ NAMED = {
     "unit": "app.service",
 }  # fmt: skip
 HALVES = ("seen", "held")
-BLIND_SETS = ("blind", "second", "third", "fourth", "fifth")
+BLIND_SETS = ("blind", "second", "third", "fourth", "fifth", "sixth", "seventh")
 MARKED = ("second", "third", "forms", "own")
 MARK = re.compile(r"[ ]*(?:#|//)@((?: LH\d{3})+)$", re.MULTILINE)
 
@@ -181,6 +184,8 @@ SIZES = [
     ("third", "javascript", 27, 13),
     ("fourth", "python", 61, 60),
     ("fifth", "python", 62, 61),
+    ("sixth", "python", 77, 73),
+    ("seventh", "python", 81, 81),
 ]
 
 
@@ -210,7 +215,9 @@ REACHED = {
     ("shell", "third"): (1.0, 0.96),
     ("javascript", "third"): (1.0, 1.0),
     ("python", "fourth"): (0.98, 0.92),
-    ("python", "fifth"): (1.0, 0.73),
+    ("python", "fifth"): (1.0, 0.95),
+    ("python", "sixth"): (1.0, 0.91),
+    ("python", "seventh"): (0.97, 0.83),
     ("python", "forms"): (1.0, 1.0),
     ("shell", "forms"): (1.0, 1.0),
     ("javascript", "forms"): (1.0, 1.0),

@@ -168,6 +168,8 @@ class Reader:
         function = call.where
 
         def put(found: re.Match[str]) -> str:
+            if helper.parent is function and found[1] not in helper.parameters:
+                return found[0]  # the parameter of the function around
             given = bound.get(found[1]) or helper.defaults.get(found[1])
             return function.key(given) if given is not None else found[1]
 

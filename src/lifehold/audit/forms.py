@@ -53,6 +53,10 @@ ON_FILES = frozenset(
 )
 
 
+# What a lock ends with, or is taken by.
+ENDS = frozenset("unlink late_unlink redis_lock redis_set create".split())
+
+
 def of_maker(text: str) -> bool:
     """Does a name or a text say who works, or since when?"""
     return not MAKERS.isdisjoint(words.pieces(text))
@@ -66,8 +70,13 @@ def judged(module: Module, mounts: tuple[str, ...] = ()) -> Judge:
 
 
 def settle(judge: Judge) -> None:
+    if ENDS.isdisjoint(judge.kinds):
+        return
     reader = judge.reader
-    wholes = {function: reader.whole(function) for function in judge.functions}
+    wholes = {
+        function: [e for e in reader.whole(function) if e.kind in ON_FILES or e.kind in IN_STORE]
+        for function in judge.functions
+    }
     locked = {
         id(opened)
         for function in judge.functions
@@ -79,8 +88,7 @@ def settle(judge: Judge) -> None:
     for events in groups(judge, wholes):
         by_key: dict[str, list[Event]] = {}
         for event in events:
-            if event.kind in IN_STORE or event.kind in ON_FILES:
-                by_key.setdefault(event.key, []).append(event)
+            by_key.setdefault(event.key, []).append(event)
         for key, done in by_key.items():
             if (
                 key
@@ -149,8 +157,8 @@ def has_form(judge: Judge, done: list[Event], locked: set[int]) -> bool:
         return store_form(judge, done)
     if any(e.facts.get("rename") for e in done if e.kind == "write"):
         return False
-    gone = [e for e in done if e.kind in ("unlink", "late_unlink")]
-    if any(pid_file(judge, e) for e in done):
+    gone = [e for e in done if e.kind in ("unlink", "late_unlink") and not in_handler(e)]
+    if any(pid_file(judge, e, gone=bool(gone)) for e in done):
         return True
     if not gone or holds_data(judge, done):
         return False
@@ -281,24 +289,18 @@ def from_outside(judge: Judge, gone: list[Event]) -> bool:
         or any(
             m.kind in ("write", "create", "ensure") and m.key == e.key for m in judge.own(e.where)
         )
-        or is_handler(judge, e.where)
+        or bool(judge.registered(e.where.name))
         for e in gone
     )
 
 
-def is_handler(judge: Judge, function: Function) -> bool:
-    return any(
-        e.kind in ("at_exit", "at_signal") and text_of(e.expr) == function.name
-        for e in judge.everything()
-    )
-
-
-def pid_file(judge: Judge, made: Event) -> bool:
+def pid_file(judge: Judge, made: Event, *, gone: bool) -> bool:
     """Made by one alone, and nothing but the number of its maker is written into it."""
     if made.kind != "create" or not made.facts.get("exclusive") or made.facts.get("folder"):
         return False
     base = innermost(made)
-    return "getpid" in written(judge, base) and any(judge.handled_by(base))
+    met = any(judge.handled_by(base)) or gone
+    return met and "getpid" in written(judge, base)
 
 
 def names_maker(judge: Judge, done: list[Event]) -> bool:

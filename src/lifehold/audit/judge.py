@@ -61,6 +61,7 @@ class Judge:
         self._kinds: frozenset[str] | None = None
         self._by_key: dict[str, list[Event]] = {}
         self._by_unit: dict[object, dict[str, list[Event]]] = {}
+        self._registered: dict[str, list[Event]] | None = None
         self.asked_owner: dict[object, bool] = {}  # of a class, or of the functions in none
 
     def end(self) -> None:
@@ -89,6 +90,15 @@ class Judge:
                 members += [f for parent in chain for f in parent.methods.values()]
             self._unit[group] = [event for f in members for event in self.own(f)]
         return self._unit[group]
+
+    def registered(self, name: str) -> list[Event]:
+        """Where a function of this name is asked to run at the end, or at a signal."""
+        if self._registered is None:
+            self._registered = {}
+            for event in self.everything():
+                if event.kind in ("at_exit", "at_signal"):
+                    self._registered.setdefault(text_of(event.expr), []).append(event)
+        return self._registered.get(name, []) if name else []
 
     def done_by_unit(self, function: Function, key: str) -> list[Event]:
         """What the unit of this function does to one path or key."""

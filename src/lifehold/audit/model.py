@@ -438,7 +438,11 @@ class Function:
             if self.is_parameter(node.id):
                 return f"⟨{node.id}⟩"
             value = self.only_value(node.id)
-            return self.key(value, below) if value is not None and followed(value) else node.id
+            if value is not None and followed(value):
+                return self.key(value, below)
+            around = self.parent
+            handed = around is not None and node.id not in self.assigned
+            return f"⟨{node.id}⟩" if handed and around and around.is_parameter(node.id) else node.id
         if isinstance(node, ast.Constant):
             return node.value if isinstance(node.value, str) else repr(node.value)
         if isinstance(node, ast.Attribute):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..rule import Rule
-from ..rules import leases, redis, rows
+from ..rules import keys, leases, redis, rows
 
 RULES = (
     Rule(
@@ -51,7 +51,7 @@ def acquire(token):
         confidence="high",
         default=True,
         check=redis.without_end,
-        about=frozenset("redis_lock make_lock lua".split()),
+        about=frozenset("redis_lock redis_set make_lock lua".split()),
         title="a lock in a store without an end",
         why="A store does not notice that the holder died. Without an expiry the key stays.",
         timeline="""\
@@ -304,7 +304,7 @@ def acquire_lock(name, owner):
         severity="error",
         confidence="medium",
         default=True,
-        check=leases.two_keys,
+        check=keys.two_keys,
         title="a lock is acquired under one key and released under another",
         why="What is released was never taken, and what was taken stays until its ttl.",
         timeline="""\
@@ -337,7 +337,7 @@ def run(job, work):
         confidence="high",
         default=True,
         check=leases.outlived,
-        about=frozenset("make_lock acquire".split()),
+        about=frozenset("make_lock acquire redis_lock".split()),
         title="the work may take longer than the lease, and nobody renews it",
         why="At the end of the ttl the store gives the lock to the next, whatever the holder does.",
         timeline="""\

@@ -410,7 +410,7 @@ class SoftLock:
         default=True,
         cured="safe",
         check=release.not_in_finally,
-        about=frozenset("acquire call create write flock redis_lock".split()),
+        about=frozenset("acquire call create write flock redis_lock redis_set".split()),
         title="an error between acquire and release leaves the lock",
         why="A plain call of release behind the work does not run when the work raises. In a"
         " context manager the error is raised at the `yield`.",

@@ -130,6 +130,13 @@ def waits_out(judge: Judge, function: Function, act: Event) -> Event | None:
                     continue
                 if inside and event.kind == "exists" and event.key == act.key:
                     return event
+        elif isinstance(stmt, ast.For) and (stmt.end_lineno or 0) < act.line:
+            if not any(isinstance(n, ast.Break) for s in stmt.body for n in ast.walk(s)):
+                continue
+            for event in judge.own(function):
+                looped = any(f.node is stmt and f.part == "body" for f in event.frames)
+                if looped and event.kind == "exists" and event.key == act.key:
+                    return event
     return None
 
 
@@ -346,6 +353,8 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
                 continue
             if exclusive:
                 removed = any(e.kind == "unlink" and e.lockish for e in judge.unit(function))
+                if asked_in_handler(judge, event):
+                    continue
                 met = contended(judge, event)
                 if event.facts.get("folder"):
                     named = judge.named_lock(function) and words.acquires(function.name)
@@ -363,6 +372,16 @@ def ownerless(judge: Judge) -> Iterator[Hit]:
                 " crash before it is removed blocks every later run",
             )
             break
+
+
+def asked_in_handler(judge: Judge, made: Event) -> bool:
+    """Is something asked about the path where it is met: `if holder_lives(path)`?"""
+    for handler in judge.handled_by(made):
+        tests = [s.test for s in handler.body if isinstance(s, ast.If)]
+        calls = [c for test in tests for c in calls_in(test)]
+        if any(made.where.key(given) == made.key for call in calls for given in call.args):
+            return True
+    return False
 
 
 def gone_here(judge: Judge, made: Event) -> bool:

@@ -65,7 +65,9 @@ def removes_flocked(judge: Judge) -> Iterator[Hit]:
             if event.kind != "unlink" or event.key not in flocked or on_windows(event):
                 continue
             lock = flocked[event.key]
-            same = lock.where is function or "⟨" not in event.key  # each has parameters of its own
+            same = (
+                lock.where in (function, function.parent) or "⟨" not in event.key
+            )  # each has parameters of its own
             of_library = same and lock.kind == "library_lock"
             if not (event.lockish or judge.named_lock(function) or of_library):
                 continue  # data that is locked itself: LH114
@@ -367,7 +369,9 @@ def forgotten(judge: Judge, function: Function, name: str, event: Event) -> bool
     if function.name == "" or function.manages_context or not function.name:
         return False
     value = function.only_value(name)
-    if not (words.acquires(function.name) and judge_lock_name(function)):
+    if not (
+        (words.acquires(function.name) and judge_lock_name(function)) or says_so(function, event)
+    ):
         if not (isinstance(value, ast.Call) and ends_with_lock(judge, function, value, event)):
             return False
     if not (isinstance(value, ast.Call) and opens_file(judge, value)):
@@ -406,6 +410,23 @@ def forgotten(judge: Judge, function: Function, name: str, event: Event) -> bool
                 if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node)):
                     return False
     return True
+
+
+def says_so(function: Function, lock: Event) -> bool:
+    """Does it lock, answer True, and answer False where the lock is refused?"""
+    answers = [
+        s
+        for s, frames in function.walked
+        if isinstance(s, ast.Return) and not any(f.part == "handler" for f in frames)
+    ]
+    refused = [
+        s
+        for s, frames in function.walked
+        if isinstance(s, ast.Return) and any(f.part == "handler" for f in frames)
+    ]
+    yes = [s for s in answers if isinstance(s.value, ast.Constant) and s.value.value is True]
+    no = [s for s in refused if isinstance(s.value, ast.Constant) and s.value.value is False]
+    return bool(yes and no) and len(yes) == len(answers) and lock.kind == "flock"
 
 
 def ends_with_lock(judge: Judge, function: Function, opened: ast.Call, lock: Event) -> bool:
@@ -462,10 +483,14 @@ def read_while_held(judge: Judge, function: Function) -> Iterator[Hit]:
         kept = "self." in text_of(lock.facts["handle_expr"])
         opened = judge.handles(lock)
         keys = {key for each in opened for key in (each.key, *judge.also_known(each))}
+        group = itself(lock).where.within
         for other in whole if kept else ():
             if other.via is None or other.kind not in ("read", "write", "open"):
                 continue
-            if other.key in keys and other.line > lock.line and held(judge, lock, other):
+            base = itself(other)
+            if group is None or base.where.within is not group:
+                continue
+            if base.key in keys and other.line > lock.line and held(judge, lock, other):
                 yield at(
                     itself(other),
                     f"`{other.name}` is opened while {function.title} has it locked by lockf:"

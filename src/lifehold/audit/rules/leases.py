@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from ..blocks import names_of
-from ..events import shown
 from ..libraries import OUTSIDE, made_by
 from ..model import calls_in, nodes, text_of
 from ..rule import Hit, at, there
@@ -24,135 +23,6 @@ if TYPE_CHECKING:
 SESSION_LOCK = re.compile(r"pg_(try_)?advisory_lock(_shared)?\s*\(|\bGET_LOCK\s*\(", re.IGNORECASE)
 POOLED = re.compile(r"session|pool|engine|^db$|connection$", re.IGNORECASE)
 WRITES = re.compile(r"^\s*(UPDATE|INSERT|DELETE|REPLACE|MERGE)\b", re.IGNORECASE)
-
-
-def two_keys(judge: Judge) -> Iterator[Hit]:
-    """LH209."""
-    yield from two_numbers(judge)
-    yield from apart(judge)
-    groups: dict[object, list[Function]] = {}
-    for function in judge.functions:
-        groups.setdefault(function.within or function, []).append(function)
-    for members in groups.values():
-        own = [event for function in members for event in judge.own(function)]
-        taken = {e.key: e for e in own if e.kind == "redis_lock" and e.lockish}
-        deleted = {e.key: e for e in own if e.kind == "redis_delete"}
-        deleted |= {key: e for e in own if e.kind == "script" if (key := freed_by_script(e))}
-        given = {key: e for key, e in deleted.items() if e.lockish}
-        if len(taken) == 1 and len(deleted) == 1 and not given:
-            given = {key: e for key, e in deleted.items() if spelled_alike(key, *taken)}
-        if len(taken) != 1 or len(given) != 1:
-            continue
-        (one, taker), (other, giver) = taken.popitem(), given.popitem()
-        if one != other and literal(taker, one) and literal(giver, other) and alike(one, other):
-            yield at(
-                giver,
-                f"the lock is taken as `{shown(one)}` on line {taker.line} and given back as"
-                f" `{shown(other)}`: it stays taken",
-                there(taker, "taken here"),
-            )
-
-
-ADVISORY = re.compile(r"advisory_(?:xact_)?(?P<gone>un)?lock\w*\s*\((?P<key>[^)]*)", re.IGNORECASE)
-
-
-def two_numbers(judge: Judge) -> Iterator[Hit]:
-    """`pg_advisory_lock(:a)`, and `pg_advisory_unlock(:b)` of another number."""
-    if "advisory_unlock" not in judge.module.lower:
-        return
-    groups: dict[object, list[Function]] = {}
-    for function in judge.functions:
-        groups.setdefault(function.within or function, []).append(function)
-    for members in groups.values():
-        found: dict[bool, list[tuple[Event, str]]] = {True: [], False: []}
-        for function in members:
-            for event in judge.own(function):
-                called = event.facts.get("called")
-                if called is None or not called.args:
-                    continue
-                if getattr(called.func, "attr", "") not in ASKED_SQL:
-                    continue
-                text = next((t for t in function.texts(called.args[0]) if ADVISORY.search(t)), "")
-                told = ADVISORY.search(text)
-                if told is not None:
-                    key = asked_key(function, called.args[1:]) or told["key"]
-                    found[bool(told["gone"])].append((event, key))
-        if len(found[True]) == len(found[False]) == 1:
-            (giver, other), (taker, one) = found[True][0], found[False][0]
-            if one != other and "%" not in one and "$" not in one:
-                yield at(
-                    giver,
-                    f"the advisory lock is taken as `{shown(one)}` on line {taker.line} and given"
-                    f" back as `{shown(other)}`: it stays taken",
-                    there(taker, "taken here"),
-                )
-
-
-ASKED_SQL = frozenset(
-    "execute scalar exec fetchval fetchrow fetch exec_driver_sql fetchone".split()
-)
-
-
-def asked_key(function: Function, given: list[ast.expr]) -> str:
-    """The number that is handed to the statement, as text."""
-    for each in given:
-        if isinstance(each, ast.Dict):
-            return "".join(function.key(value) for value in each.values)
-        if isinstance(each, ast.Tuple | ast.List):
-            return "".join(function.key(value) for value in each.elts)
-        return function.key(each)
-    return ""
-
-
-def apart(judge: Judge) -> Iterator[Hit]:
-    """The one key that a module takes, and the one that another function of it gives back."""
-    plain = [f for f in judge.functions if f.within is None]
-    own = [event for function in plain for event in judge.own(function)]
-    taken = {e.key: e for e in own if e.kind == "redis_lock"}
-    given = {e.key: e for e in own if e.kind == "redis_delete"}
-    if len(taken) != 1 or len(given) != 1:
-        return
-    (one, taker), (other, giver) = taken.popitem(), given.popitem()
-    if one == other or taker.where is giver.where or not spelled_alike(one, other):
-        return
-    if literal(taker, one) and literal(giver, other):
-        yield at(
-            giver,
-            f"the lock is taken as `{shown(one)}` on line {taker.line} and given back as"
-            f" `{shown(other)}`: it stays taken",
-            there(taker, "taken here"),
-        )
-
-
-def freed_by_script(event: Event) -> str:
-    """The key in `eval(script, 1, key, token)`, where the script deletes it."""
-    called = event.facts["called"]
-    given = called.args
-    one = len(given) > 2 and isinstance(given[1], ast.Constant) and given[1].value == 1
-    if not one or getattr(called.func, "attr", "") != "eval":
-        return ""
-    deletes = any(DELETES.search(text) for text in event.where.texts(given[0]))
-    return event.where.key(given[2]) if deletes else ""
-
-
-DELETES = re.compile(r"""call\s*\(\s*['"](del|unlink)['"]""", re.IGNORECASE)
-
-
-def spelled_alike(one: str, other: str) -> bool:
-    """The same letters, and not the same signs between them."""
-    bare = [re.sub(r"\{[^}]*\}|⟨\w+⟩|%\w", "", each.lower()) for each in (one, other)]
-    plain = [re.sub(r"[^a-z]", "", each) for each in bare]
-    return plain[0] == plain[1] and len(plain[0]) > 5
-
-
-def literal(event: Event, key: str) -> bool:
-    """Is the key written out in the code, and not handed in?"""
-    return bool(re.search(r"[a-z]{3,}[:_/\-]", re.sub(r"\{[^}]*\}|⟨\w+⟩|self\.\w+", "", key)))
-
-
-def alike(one: str, other: str) -> bool:
-    parts = [re.findall(r"\{[^}]*\}", each) for each in (one, other)]
-    return len(parts[0]) == len(parts[1])
 
 
 def outlived(judge: Judge) -> Iterator[Hit]:
@@ -177,6 +47,7 @@ def outlived(judge: Judge) -> Iterator[Hit]:
                     f" {as_long(seconds)}: the next holder is in before it ends",
                 )
         yield from outlived_by_hand(judge, function)
+        yield from outlived_key(judge, function)
 
 
 def outlived_by_hand(judge: Judge, function: Function) -> Iterator[Hit]:
@@ -216,6 +87,32 @@ def outlived_by_hand(judge: Judge, function: Function) -> Iterator[Hit]:
                 break
 
 
+def outlived_key(judge: Judge, function: Function) -> Iterator[Hit]:
+    """`set(key, token, nx=True, ex=60)`, and then a program that may run for hours."""
+    own = judge.own(function)
+    if any(e.kind == "redis_expire" for e in judge.everything()) or renewed(function.node, ""):
+        return
+    for taken in own:
+        if taken.kind != "redis_lock" or not taken.facts.get("timed") or not taken.lockish:
+            continue
+        ttl = number(taken.facts.get("ttl"))
+        if ttl is None:
+            continue
+        millis = {"px", "pxat"} & set(taken.facts["called"].keywords)
+        ttl = ttl / 1000 if millis else ttl
+        for event in own:
+            seconds = lasting(event) if event.line > taken.line else None
+            if seconds is None or seconds < ttl or (seconds == float("inf") and ttl > 600):
+                continue
+            yield at(
+                event,
+                f"the lease of line {taken.line} ends after {ttl:g} s, and this may take"
+                f" {as_long(seconds)}: the next holder is in before it ends",
+                there(taken, "taken here"),
+            )
+            return
+
+
 def kept_alive(judge: Judge) -> bool:
     return any(word in judge.module.text for word in (".refresh(", "keepalive", "keep_alive"))
 
@@ -236,6 +133,9 @@ def lease_of(judge: Judge, function: Function, node: ast.AST) -> float | None:
 def number(node: ast.AST | None) -> float | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
         return float(node.value)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
+        sides = number(node.left), number(node.right)
+        return sides[0] * sides[1] if sides[0] is not None and sides[1] is not None else None
     return None
 
 

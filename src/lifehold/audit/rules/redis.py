@@ -12,7 +12,7 @@ from ..judge import CLOCK
 from ..model import maker_of, nodes, text_of
 from ..rule import Hit, at, there
 from .create import denies
-from .leases import alike, literal, spelled_alike
+from .keys import alike, literal, spelled_alike
 from .rows import by_client_clock, renewed_for_anyone
 
 if TYPE_CHECKING:
@@ -93,6 +93,12 @@ def without_end(judge: Judge) -> Iterator[Hit]:
                     f"the lock `{event.name}` has no timeout: when its holder dies, nobody gets it"
                     " again until the key is deleted by hand",
                 )
+            elif event.kind == "redis_set" and looked_for(judge, event, expiring):
+                yield at(
+                    event,
+                    f"`{event.name}` is set without an expiry: when its holder dies, the lock stays"
+                    " for ever",
+                )
             elif event.kind == "redis_lock" and not event.facts["timed"]:
                 if event.key in expiring or not is_key(judge, event, {}):
                     continue
@@ -109,6 +115,27 @@ def without_end(judge: Judge) -> Iterator[Hit]:
                     f"`{event.name}` is set without an expiry: when its holder dies, the lock stays"
                     " for ever",
                 )
+
+
+def looked_for(judge: Judge, event: Event, expiring: set[str]) -> bool:
+    """Is it set by two steps, read and set, with no end, and removed behind the work?"""
+    if event.facts.get("timed") or not event.lockish or event.key in expiring:
+        return False
+    if ends_in_value(judge, event) or set_value_ends(event):
+        return False
+    own = judge.own(event.where)
+    asked = any(
+        e.kind in ("redis_get", "key_exists") and e.key == event.key and e.line < event.line
+        for e in own
+    )
+    gone = any(e.kind == "redis_delete" for e in judge.done_to(event.key))
+    return asked and gone and event.facts.get("value") is not None
+
+
+def set_value_ends(event: Event) -> bool:
+    """Is the instant of its end what is written?"""
+    value = event.facts.get("value")
+    return value is not None and any(CLOCK.search(t) for t in event.where.texts(value))
 
 
 def is_default(judge: Judge, event: Event) -> bool:
@@ -315,6 +342,7 @@ def owner_like(function: Function) -> bool:
 def unowned_renewal(judge: Judge) -> Iterator[Hit]:
     """LH205."""
     yield from renewed_for_anyone(judge, RENEWS)
+    yield from set_again(judge)
     if "redis_expire" not in judge.kinds:
         return
     locked = locked_keys(judge)
@@ -342,6 +370,27 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
                 event,
                 f"`{event.name}` is renewed without asking whose it is: after a lost lease this"
                 " keeps the lock of another holder alive, and this one goes on working",
+            )
+            break
+
+
+def set_again(judge: Judge) -> Iterator[Hit]:
+    """`set(key, me, ex=30)` every ten seconds: whoever holds the lock, it is ours again."""
+    taken = {e.key for e in judge.everything() if e.kind == "redis_lock"}
+    for function in judge.functions if taken else ():
+        owner = function.within.name if function.within else ""
+        renews = bool(set(words.pieces(f"{owner} {function.name}")) & RENEWS)
+        for event in judge.own(function):
+            if event.kind != "redis_set" or not event.facts.get("timed") or not event.lockish:
+                continue
+            if event.key not in taken or not (renews or beats(judge, event)):
+                continue
+            if compares_owner(judge, event) or scripted(judge, function) or in_transaction(event):
+                continue
+            yield at(
+                event,
+                f"`{event.name}` is set again without asking whose it is: after a lost lease this"
+                " takes the lock from another holder",
             )
             break
 

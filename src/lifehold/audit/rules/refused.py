@@ -191,7 +191,8 @@ def fails_open(judge: Judge, function: Function) -> Iterator[Hit]:
     ):
         return  # of a question True means that another holds it
     answers = [v for v in returned(function.body) if v is not None]
-    if not any(is_constant(v, False) for v in answers) and not _bools(answers):
+    always = len(answers) > 1 and all(is_constant(v, True) for v in answers)
+    if not any(is_constant(v, False) for v in answers) and not _bools(answers) and not always:
         return
     for event in judge.own(function):
         if event.kind not in ("redis_lock", "flock", "create") or (
@@ -248,7 +249,12 @@ def goes_on_without(judge: Judge, function: Function) -> Iterator[Hit]:
             if not refused(judge, function, event, handler):
                 continue
             told = event.kind != "create" or any(calls_of([s]) for s in handler.body)
-            if told and only_logs(handler.body) and work_follows(function, handler, event):
+            enters = function.name in ("__enter__", "__aenter__")
+            if (
+                told
+                and only_logs(handler.body)
+                and (enters or work_follows(function, handler, event))
+            ):
                 yield Hit(
                     function,
                     handler,

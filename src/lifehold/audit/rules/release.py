@@ -71,14 +71,13 @@ def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
 
 def called_at_end(judge: Judge, function: Function) -> bool:
     """Does a signal call it that was asked for before the lock is taken?"""
-    return function.name != "" and any(
+    return any(
         event.kind == "at_signal"
-        and text_of(event.expr) == function.name
         and any(
             made.kind == "create" and made.lockish and made.line > event.line
             for made in judge.own(event.where)
         )
-        for event in judge.everything()
+        for event in judge.registered(function.name)
     )
 
 
@@ -192,6 +191,7 @@ def not_in_finally(judge: Judge) -> Iterator[Hit]:
             break
         else:
             yield from left_by_error(judge, function)
+            yield from key_left_by_error(judge, function)
 
 
 def left_by_error(judge: Judge, function: Function) -> Iterator[Hit]:
@@ -217,6 +217,30 @@ def left_by_error(judge: Judge, function: Function) -> Iterator[Hit]:
                 f"`{made.name}` is made on line {made.line} and removed here only if nothing in"
                 " between raises: after an error the lock stays",
                 there(made, "made here"),
+            )
+            return
+
+
+def key_left_by_error(judge: Judge, function: Function) -> Iterator[Hit]:
+    """The same of a key without an end."""
+    own = judge.own(function)
+    for made in own:
+        if made.kind not in ("redis_lock", "redis_set") or not made.lockish:
+            continue
+        if made.facts.get("timed") or any(
+            e.kind == "redis_expire" for e in judge.done_to(made.key)
+        ):
+            continue
+        gone = [e for e in own if e.kind == "redis_delete" and e.key == made.key]
+        if any(f.kind == "try" and f.part != "body" for e in gone for f in e.frames):
+            continue
+        plain = [e for e in gone if e.line > made.line and not e.frames[len(made.frames) :]]
+        if plain and works_between(judge, function, made, plain[-1]):
+            yield at(
+                plain[-1],
+                f"`{made.name}` is set on line {made.line} and deleted here only if nothing in"
+                " between raises: after an error the lock stays",
+                there(made, "set here"),
             )
             return
 

@@ -154,7 +154,8 @@ def unconditional_document(judge: Judge) -> Iterator[Hit]:
             place = text_of(called.func.value)
             if place not in asked or not called.args or not isinstance(called.args[0], ast.Dict):
                 continue
-            if not words.speaks_of_lock(place) and not words.speaks_of_lock(function.name):
+            named = words.speaks_of_lock(place) or words.speaks_of_lock(function.name)
+            if not named and not (words.acquires(function.name) and says_owner(called)):
                 continue
             names = [str(getattr(key, "value", "owner")) for key in called.args[0].keys]
             if any(map(CONDITION.search, names)) or "$or" in names:
@@ -291,7 +292,8 @@ def document_by_clock(judge: Judge, function: Function) -> Iterator[Hit]:
     ]
     if not writes or words.releases(function.name):
         return
-    if not (judge.named_lock(function) or table_of_locks(function, writes[0].facts["called"].node)):
+    call = writes[0].facts["called"]
+    if not (of_lease(judge, function) or table_of_locks(function, call.node) or says_owner(call)):
         return
     for stmt, _frames in function.walked:
         for node in nodes(stmt.test) if isinstance(stmt, ast.If) else ():
@@ -383,6 +385,13 @@ OWNER_FIELD = re.compile(
     r"|taken_?by|leader|client|runner|process|pid|session|agent)(_?id)?$",
     re.IGNORECASE,
 )
+
+
+def says_owner(called: Called) -> bool:
+    """Does the record that is written name its owner?"""
+    given = [*called.args, *called.keywords.values()]
+    keys = [key for each in given for n in nodes(each) if isinstance(n, ast.Dict) for key in n.keys]
+    return any(OWNER_FIELD.match(str(getattr(key, "value", ""))) for key in keys)
 
 
 def taken_item_of_owner(called: Called) -> bool:

@@ -54,7 +54,7 @@ ON_FILES = frozenset(
 
 
 # What a lock ends with, or is taken by.
-ENDS = frozenset("unlink late_unlink redis_lock redis_set create".split())
+ENDS = frozenset("unlink late_unlink redis_lock redis_set create flock".split())
 
 
 def of_maker(text: str) -> bool:
@@ -155,21 +155,30 @@ def has_form(judge: Judge, done: list[Event], locked: set[int]) -> bool:
     done = done[:MOST]
     if any(event.kind in IN_STORE for event in done):
         return store_form(judge, done)
-    if any(e.facts.get("rename") for e in done if e.kind == "write"):
-        return False
     gone = [e for e in done if e.kind in ("unlink", "late_unlink") and not in_handler(e)]
+    moved = [e for e in done if e.kind == "write" and e.facts.get("rename")]
+    if moved and not (gone and all(map(claims, moved))):
+        return False
     if any(pid_file(judge, e, gone=bool(gone)) for e in done):
         return True
-    if not gone or holds_data(judge, done):
+    if holds_data(judge, done):
         return False
     if any(id(innermost(e)) in locked for e in done):
         return True
+    if not gone:
+        return False
     return (
         made_alone(judge, done, gone)
         or waited_out(judge, done, gone)
         or flagged(judge, done, gone)
         or names_maker(judge, done)
     )
+
+
+def claims(moved: Event) -> bool:
+    """`rename(f"ticket.{host}.{pid}", owner)`: what is moved says who moves it."""
+    source = moved.facts.get("source")
+    return source is not None and any(map(of_maker, innermost(moved).where.texts(source)))
 
 
 # --- files --------------------------------------------------------------------------------------

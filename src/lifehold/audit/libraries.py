@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from .model import Called, Function, Module
 
 PROJECT = "project"  # a class that the settings name
-OUTSIDE = frozenset("project filelock redis portalocker fasteners lockfile lifehold zc".split())
+OUTSIDE = frozenset(
+    "project filelock redis portalocker fasteners lockfile lifehold zc kazoo etcd3".split()
+)
 MAKERS = re.compile(
     r"^(filelock|redis|aioredis|portalocker|fasteners|lockfile|lifehold|zc|pid|oslo_concurrency"
     r"|threading|multiprocessing|asyncio|trio|anyio)\b"
@@ -353,4 +355,6 @@ def made_by(judge: Judge, function: Function, func: ast.expr) -> str:
         return "filelock"
     if any(e.site is made and e.kind == "make_lock" for e in judge.everything()):
         return "redis"
-    return ""
+    client = maker_of(function, made.func.value) if isinstance(made.func, ast.Attribute) else None
+    root = judge.module.dotted(client.func).partition(".")[0] if client is not None else ""
+    return root if root in ("kazoo", "etcd3") and "ock" in name else ""

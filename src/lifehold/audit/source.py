@@ -111,7 +111,7 @@ FORMS = tuple(
     for one, other in (
         ("O_EXCL FileExistsError EEXIST", "unlink os.remove rmdir"),
         ("getpid(", "unlink os.remove( rmdir"),
-        (".exists( os.path.isfile( isdir( lexists(", "unlink( os.remove( rmdir( .touch("),
+        (".exists( os.path.isfile( isdir( lexists(", "unlink( os.remove( rmdir( rmtree( .touch("),
         ("setnx( .set( cache.add( caches[", ".delete( .expire( .pexpire( time.time()"),
         ("sqlite3.connect( aiosqlite", "/nfs nfs/ /mnt/ /efs"),
         ("attribute_not_exists get_item(", "put_item( update_item( delete_item("),

@@ -337,7 +337,6 @@ def run(job, work):
         confidence="high",
         default=True,
         check=leases.outlived,
-        about=frozenset("make_lock acquire redis_lock".split()),
         title="the work may take longer than the lease, and nobody renews it",
         why="At the end of the ttl the store gives the lock to the next, whatever the holder does.",
         timeline="""\

@@ -157,12 +157,17 @@ def content_of(judge: Judge, function: Function, opened: Event) -> Event | None:
             given = [text_of(each) for each in called.args] + [
                 text_of(value) for value in called.keywords.values()
             ]
-            if handle in given and name.rpartition(".")[2] in ("dump", "print", "write", "save"):
+            if handle in given and name.rpartition(".")[2] in WRITERS:
                 return event
             if any(f"{handle}.fileno" == text_of(getattr(a, "func", None)) for a in called.args):
                 if name == "os.write":
                     return event
     return None
+
+
+WRITERS = frozenset(
+    "dump print write save writer DictWriter safe_dump to_csv savetxt copyfileobj".split()
+)
 
 
 def mode_handed_over(judge: Judge, function: Function) -> Iterator[Hit]:
@@ -298,7 +303,21 @@ def rewrites(judge: Judge, function: Function, opened: Event) -> Event | None:
             reads = event
         if name == f"{handle}.truncate" or (handle in given and last in ("dump", "safe_dump")):
             writes = event
+    if opened.facts.get("truncates"):
+        return written_whole(judge, function, handle)
     return writes if reads else None
+
+
+def written_whole(judge: Judge, function: Function, handle: str) -> Event | None:
+    """What writes data into the file that was emptied: `json.dump(rows, file)`."""
+    for event in judge.own(function):
+        called = event.facts.get("called")
+        last = text_of(called.func).rpartition(".")[2] if called is not None and handle else ""
+        if last in WRITERS - {"print", "write"}:
+            given = [*called.args, *called.keywords.values()] if called is not None else []
+            if any(text_of(each) == handle for each in given):
+                return event
+    return None
 
 
 def drops_handle(judge: Judge) -> Iterator[Hit]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 from typing import TYPE_CHECKING
 
@@ -32,10 +33,22 @@ def two_keys(judge: Judge) -> Iterator[Hit]:
         deleted |= {key: e for e in scripts if (key := freed_by_script(e))}
         given = {key: e for key, e in deleted.items() if e.lockish}
         if len(taken) == 1 and len(deleted) == 1 and not given:
-            given = {key: e for key, e in deleted.items() if spelled_alike(key, *taken)}
+            given = {
+                key: e
+                for key, e in deleted.items()
+                if spelled_alike(key, *taken) or worked_out(next(iter(taken)), key)
+            }
         if len(taken) != 1 or len(given) != 1:
             continue
         (one, taker), (other, giver) = taken.popitem(), given.popitem()
+        if worked_out(one, other):
+            yield at(
+                giver,
+                f"the lock is taken as `{shown(one)}` on line {taker.line} and given back as"
+                f" `{shown(other)}`: for other names it stays taken",
+                there(taker, "taken here"),
+            )
+            continue
         if one != other and literal(taker, one) and literal(giver, other) and alike(one, other):
             yield at(
                 giver,
@@ -102,6 +115,8 @@ def apart(judge: Judge) -> Iterator[Hit]:
     own = [event for function in plain for event in judge.own(function)]
     taken = {e.key: e for e in own if e.kind == "redis_lock"}
     given = {e.key: e for e in own if e.kind == "redis_delete"}
+    scripts = [e for e in own if e.kind in ("script", "other")]
+    given |= {key: e for e in scripts if (key := freed_by_script(e))}
     if len(taken) != 1 or len(given) != 1:
         return
     (one, taker), (other, giver) = taken.popitem(), given.popitem()
@@ -135,11 +150,22 @@ def freed_by_script(event: Event) -> str:
 DELETES = re.compile(r"""call\s*\(\s*['"](del|unlink)['"]""", re.IGNORECASE)
 
 
+def worked_out(one: str, other: str) -> bool:
+    """One prefix, and behind it the same name, once changed by a call: `name.lower()`."""
+    first, second = re.match(r"[\w\-]+[:/]", one), re.match(r"[\w\-]+[:/]", other)
+    if not first or not second or first[0] != second[0] or one == other:
+        return False
+    rest = one[len(first[0]) :], other[len(first[0]) :]
+    changed = [re.sub(r"\.(lower|upper|strip|casefold)\(\)", "", each) for each in rest]
+    return changed[0] == changed[1]
+
+
 def spelled_alike(one: str, other: str) -> bool:
     """The same letters, and not the same signs between them."""
     bare = [re.sub(r"\{[^}]*\}|⟨\w+⟩|%\w", "", each.lower()) for each in (one, other)]
     plain = [re.sub(r"[^a-z]", "", each) for each in bare]
-    return plain[0] == plain[1] and len(plain[0]) > 5
+    near = difflib.SequenceMatcher(None, plain[0], plain[1]).ratio() > 0.9
+    return near and min(map(len, plain)) > 5
 
 
 def literal(event: Event, key: str) -> bool:

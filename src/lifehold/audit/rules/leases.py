@@ -37,6 +37,9 @@ def outlived(judge: Judge) -> Iterator[Hit]:
                     continue
                 name = text_of(item.optional_vars)
                 long = longer_work(judge, function, stmt, ttl)
+                if long is None and "etcd" in judge.module.lower and not kept_alive(judge):
+                    loops = [s for s in stmt.body if isinstance(s, ast.For | ast.While)]
+                    long = (loops[0], float("inf")) if loops and calls_in(loops[0]) else None
                 if long is None or renewed(stmt, name):
                     continue
                 node, seconds = long
@@ -238,6 +241,7 @@ def deaf_to_loss(judge: Judge) -> Iterator[Hit]:
     """LH213."""
     yield from deaf_zookeeper(judge)
     yield from loss_swallowed(judge)
+    yield from loss_unasked(judge)
     yield from unasked_lease(judge)
 
 
@@ -266,6 +270,31 @@ def loss_swallowed(judge: Judge) -> Iterator[Hit]:
                         (there(event, "renewed here"),),
                     )
                     return
+
+
+TOLD = re.compile(r"^_?(lost|is_lost|expired|gone|failed|lease_lost|lock_lost|revoked)$")
+
+
+def loss_unasked(judge: Judge) -> Iterator[Hit]:
+    """A renewal that sets `self.lost`, which nobody in this module ever asks."""
+    for function in judge.functions if "lost" in judge.module.lower else ():
+        for event in judge.own(function):
+            called = event.facts.get("called")
+            owner = called.func.value if called and isinstance(called.func, ast.Attribute) else None
+            if called is None or getattr(called.func, "attr", "") != "set" or called.args:
+                continue
+            if not isinstance(owner, ast.Attribute) or not TOLD.match(owner.attr):
+                continue
+            said = re.findall(rf"\.{owner.attr}\b(?!\s*=)(?!\.set\()", judge.module.text)
+            group = function.within.name if function.within else ""
+            used = not group or f"{group}(" in judge.module.text
+            if used and not said and {"redis_lock", "script", "make_lock"} & judge.kinds:
+                yield at(
+                    event,
+                    f"`{text_of(owner)}` says that the lease is lost, and nothing here asks it: the"
+                    " work goes on without the lock",
+                )
+                return
 
 
 LOSSES = frozenset(

@@ -189,11 +189,22 @@ def compares_owner(judge: Judge, event: Event) -> Event | None:
         for e in judge.whole(event.where)
         if e.kind == "redis_get" and e.key == event.key and e.line <= event.line
     ]
+    if any(says_nobody(e) for e in judge.done_to(event.key) if e.kind == "redis_lock"):
+        return None
     for get in gets:
         for _frame, test in judge.tests(event):
             if judge.rests_on(event.where, test, get) and compared_by(get, test):
                 return get
     return None
+
+
+def says_nobody(taken: Event) -> bool:
+    """Is what is set the same for all: a text that is written down?"""
+    value = taken.facts.get("value")
+    if isinstance(value, ast.Name):
+        known = taken.where.values(value.id)
+        value = known[0] if len(known) == 1 else value
+    return isinstance(value, ast.Constant)
 
 
 def compared_by(get: Event, test: ast.expr) -> bool:

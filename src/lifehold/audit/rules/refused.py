@@ -139,7 +139,7 @@ def waits_by_default(call: Event) -> bool:
 
 def answers_in_truth(judge: Judge, helper: Function) -> bool:
     """Does this helper acquire, and say by True and False whether it did?"""
-    if not words.acquires(helper.name):
+    if not words.acquires(helper.name) and not tries_handle(judge, helper):
         return False
     answers = [v for v in returned(helper.body) if v is not None]
     no = [
@@ -151,6 +151,18 @@ def answers_in_truth(judge: Judge, helper: Function) -> bool:
         return False
     kinds = {e.kind for e in judge.whole(helper)}
     return bool(kinds & {"create", "flock", "redis_lock", "acquire"})
+
+
+def tries_handle(judge: Judge, helper: Function) -> bool:
+    """Does it lock what it is handed, again and again, and say whether it did?"""
+    if asks(helper):
+        return False
+    handed = [
+        e
+        for e in judge.own(helper)
+        if e.kind == "flock" and e.facts["nonblocking"] and e.key.strip("⟨⟩") in helper.parameters
+    ]
+    return bool(handed)
 
 
 def _bools(answers: list[ast.expr]) -> bool:
@@ -364,7 +376,10 @@ def refused(judge: Judge, function: Function, event: Event, handler: ast.ExceptH
 def runs_behind(function: Function, block: ast.stmt) -> bool:
     """Does anything run behind this statement?"""
     end = block.end_lineno or 0
-    return any(s.lineno > end and not leaves([s]) and calls_in(s) for s, _ in function.walked)
+    return any(
+        s.lineno > end and (not leaves([s]) or isinstance(s, ast.Return)) and calls_in(s)
+        for s, _ in function.walked
+    )
 
 
 def only_logs(body: list[ast.stmt]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from .. import words
+from .. import forms, words
 from ..blocks import calls_of, exits, names_of
 from ..events import compares_inode
 from ..libraries import OUTSIDE, made_by
@@ -47,6 +47,8 @@ def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
         if event.kind != "unlink" or not event.lockish or OWN_NAME.search(event.key):
             continue
         if not is_release(judge, function, event) or judge.mine(event):
+            continue
+        if forms.holds_data(judge, judge.done_by_unit(function, event.key)):
             continue
         if judge.under_lock(event) and judge.tests(event):
             continue  # asked and removed under one lock

@@ -211,6 +211,11 @@ WORKERS = re.compile(
     r"gunicorn|\bworkers?\s*=\s*([2-9]|\d\d)|--workers|worker_concurrency|\bprefork|\bpre_fork"
     r"|uwsgi|processes\s*=\s*[2-9]|-w \d",
 )
+REPLICAS = re.compile(
+    r"\breplicas?\s*[=:]\s*([2-9]|\d\d)|\b(every|each|all|several|many|one) (of the )?"
+    r"(replicas?|pods?|gunicorn workers?|uvicorn workers?)\b",
+    re.IGNORECASE,
+)
 SERVES = re.compile(
     r"^(fastapi|flask|django|starlette|aiohttp|sanic|falcon|bottle|quart|litestar|tornado)\b"
 )
@@ -229,7 +234,7 @@ def shared_by_workers(judge: Judge) -> Iterator[Hit]:
         QUEUES.match(text) for text in re.findall(r"^import (\w+)", module.text, re.MULTILINE)
     )
     serves = any(SERVES.match(name) for name in module.imports.values())
-    many = serves and WORKERS.search(module.text)
+    many = (serves and WORKERS.search(module.text)) or REPLICAS.search(module.text)
     if not (queued or many) or not any(name in module.text for name in ("Lock(", "Semaphore(")):
         return
     for function in judge.functions:
@@ -266,6 +271,7 @@ def works_outside(judge: Judge, function: Function, block: ast.AST) -> bool:
     return False
 
 
+MADE_ANEW = ("multiprocessing.Lock", "multiprocessing.RLock", "threading.Lock", "threading.RLock")
 OF_THREADS = ("threading.Lock", "threading.RLock", "asyncio.Lock")
 
 
@@ -284,6 +290,9 @@ def threads_lock(
         given = judge.module.top.assigned.get(name, [])
         if worker.within is not None and name.startswith(("self.", "cls.")):
             given = [value for value, _ in worker.within.attributes.get(name.split(".")[1], [])]
+        anew = worker.only_value(name)
+        if isinstance(anew, ast.Call) and judge.module.dotted(anew.func) in MADE_ANEW:
+            return where, name
         if any(
             isinstance(v, ast.Call) and judge.module.dotted(v.func) in OF_THREADS for v in given
         ):

@@ -52,7 +52,7 @@ NAMED = {
     "unit": "app.service",
 }  # fmt: skip
 HALVES = ("seen", "held")
-BLIND_SETS = ("blind", "second", "third", "fourth", "fifth", "sixth", "seventh")
+BLIND_SETS = ("blind", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
 MARKED = ("second", "third", "forms", "own")
 MARK = re.compile(r"[ ]*(?:#|//)@((?: LH\d{3})+)$", re.MULTILINE)
 
@@ -186,6 +186,8 @@ SIZES = [
     ("fifth", "python", 62, 61),
     ("sixth", "python", 77, 73),
     ("seventh", "python", 81, 81),
+    ("eighth", "python", 89, 89),
+    ("ninth", "python", 79, 78),
 ]
 
 
@@ -214,10 +216,12 @@ REACHED = {
     ("python", "third"): (1.0, 1.0),
     ("shell", "third"): (1.0, 0.96),
     ("javascript", "third"): (1.0, 1.0),
-    ("python", "fourth"): (0.98, 0.92),
-    ("python", "fifth"): (1.0, 0.95),
-    ("python", "sixth"): (1.0, 0.91),
-    ("python", "seventh"): (0.97, 0.83),
+    ("python", "fourth"): (0.98, 0.94),
+    ("python", "fifth"): (1.0, 0.96),
+    ("python", "sixth"): (1.0, 0.92),
+    ("python", "seventh"): (1.0, 0.95),
+    ("python", "eighth"): (1.0, 0.91),
+    ("python", "ninth"): (0.97, 0.77),
     ("python", "forms"): (1.0, 1.0),
     ("shell", "forms"): (1.0, 1.0),
     ("javascript", "forms"): (1.0, 1.0),

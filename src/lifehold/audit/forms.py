@@ -54,7 +54,7 @@ ON_FILES = frozenset(
 
 
 # What a lock ends with, or is taken by.
-ENDS = frozenset("unlink late_unlink redis_lock redis_set create flock".split())
+ENDS = frozenset("unlink late_unlink redis_lock redis_set create flock write".split())
 
 
 def of_maker(text: str) -> bool:
@@ -165,6 +165,8 @@ def has_form(judge: Judge, done: list[Event], locked: set[int]) -> bool:
         return False
     if any(id(innermost(e)) in locked for e in done):
         return True
+    if any(aged(judge, e, done) for e in done if e.kind == "write"):
+        return True
     if not gone:
         return False
     return (
@@ -173,6 +175,24 @@ def has_form(judge: Judge, done: list[Event], locked: set[int]) -> bool:
         or flagged(judge, done, gone)
         or names_maker(judge, done)
     )
+
+
+def aged(judge: Judge, made: Event, done: list[Event]) -> bool:
+    """Written over once what it says is old enough, and refused before: a lease in a file."""
+    texts = written(judge, innermost(made))
+    if not {"time", "now", "utcnow"} & texts:
+        return False
+    reads = [e for e in done if e.kind == "read" and before(e, made)]
+    for stmt, _frames in made.where.walked:
+        if not isinstance(stmt, ast.If) or stmt.lineno > made.line or not exits(stmt.body):
+            continue
+        answers = [v for v in returned(stmt.body) if v is not None]
+        plain = all(isinstance(v, ast.Constant) for v in answers)
+        says = {text.rpartition(".")[2] for text in made.where.texts(stmt.test)}
+        clock = bool({"time", "now", "utcnow"} & says)
+        if reads and plain and clock and any(isinstance(n, ast.Compare) for n in nodes(stmt.test)):
+            return True
+    return False
 
 
 def claims(moved: Event) -> bool:
@@ -192,9 +212,11 @@ def made_alone(judge: Judge, done: list[Event], gone: list[Event]) -> bool:
         if made.facts.get("folder") and any(tree(e) for e in gone):
             continue  # a folder of work that is swept
         source = made.facts.get("source")
-        if source is not None and not any(map(of_maker, innermost(made).where.texts(source))):
+        word = isinstance(source, ast.Constant) and "/" not in str(source.value)
+        texts = innermost(made).where.texts(source) if source is not None else ["me"]
+        if not word and not any(map(of_maker, texts)):
             continue  # a link to data
-        if any(meets(handler) for handler in judge.handled_by(made)):
+        if any(meets(handler) for handler in judge.handled_by(made)) or returned_at_once(made):
             return True
         if suppressed_in_loop(judge, made):
             return True
@@ -211,6 +233,15 @@ def meets(handler: ast.ExceptHandler) -> bool:
     if any(name.rpartition(".")[2] in ("sleep", "wait") for name in calls):
         return True
     return exits(met)
+
+
+def returned_at_once(made: Event) -> bool:
+    """`try: create(path); return True except FileExistsError: pass`: behind it stands a refusal."""
+    for frame in reversed(made.frames):
+        if (frame.kind, frame.part) == ("try", "body"):
+            caught = any(names_of(h) & MET for h in frame.node.handlers)
+            return caught and isinstance(frame.node.body[-1], ast.Return)
+    return False
 
 
 def where_it_is_there(block: list[ast.stmt]) -> list[ast.stmt]:
@@ -235,14 +266,25 @@ def waited_out(judge: Judge, done: list[Event], gone: list[Event]) -> bool:
     looks = [e for e in done if e.kind == "exists" and waits(judge, e)]
     made = [e for e in done if e.kind in ("write", "create", "ensure", "touch")]
     return any(
-        look.where is act.where and look.line < act.line and any(e.line > act.line for e in gone)
-        for look in looks
-        for act in made
+        before(look, act) and any(behind(e, act) for e in gone) for look in looks for act in made
     )
+
+
+def before(one: Event, other: Event) -> bool:
+    """Does one act come before the other, in this function or in the helper of both?"""
+    if one.where is other.where and one.line < other.line:
+        return True
+    first, second = innermost(one), innermost(other)
+    return first.where is second.where and first.line < second.line
+
+
+def behind(gone: Event, made: Event) -> bool:
+    return gone.where is not made.where or before(made, gone) or gone.line > made.line
 
 
 def waits(judge: Judge, look: Event) -> bool:
     """Does the look stand in the test of a loop that sleeps, or lead to a sleep in a loop?"""
+    look = innermost(look)
     for stmt, _frames in look.where.walked:
         if not isinstance(stmt, ast.While):
             continue
@@ -267,10 +309,11 @@ def flagged(judge: Judge, done: list[Event], gone: list[Event]) -> bool:
     ]
     for act in made:
         looks = [e for e in done if e.kind in ("exists", "read", "open", "alive", "stat")]
-        before = [e for e in looks if e.where is act.where and e.line < act.line]
-        after = [e for e in gone if e.where is not act.where or e.line > act.line]
-        if before and after and any(ends(e) for e in before) and not from_outside(judge, after):
-            return True
+        seen = [e for e in looks if before(e, act)]
+        after = [e for e in gone if behind(e, act)]
+        if after and any(ends(e) or ends(innermost(e)) for e in seen):
+            if not from_outside(judge, after):
+                return True
     return False
 
 

@@ -85,7 +85,6 @@ def job(work):
         default=True,
         cured="safe",
         check=redis.unowned_delete,
-        about=frozenset("redis_delete lua".split()),
         title="the key of a lock is deleted without asking whose it is",
         why="When the work took longer than the ttl, the key is another holder's by then.",
         timeline="""\
@@ -236,7 +235,6 @@ def acquire(redis_client, token):
         confidence="high",
         default=True,
         check=redis.get_then_set,
-        about=frozenset("redis_set".split()),
         title="a lock is read and then set, without NX",
         why="Two clients that read at the same moment both find it free, and both set it.",
         timeline="""\

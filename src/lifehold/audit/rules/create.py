@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..events import Event
     from ..judge import Judge
-    from ..model import Function
+    from ..model import Frames, Function
 
 WAITS = re.compile(
     r"^(timeout|wait|max_wait|timeout_s|timeout_seconds|wait_seconds|blocking_timeout|wait_timeout"
@@ -588,8 +588,10 @@ def _continues(block: list[ast.stmt]) -> bool:
 def unbounded_wait(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         yield from unused_timeout(judge, function)
-        for stmt, _frames in function.walked:
+        for stmt, frames in function.walked:
             if not isinstance(stmt, ast.While) or bounded(judge, function, stmt):
+                continue
+            if timed_block(judge, frames):
                 continue
             event = waits_for_lock(judge, function, stmt)
             if event is not None:
@@ -617,6 +619,18 @@ def unbounded_wait(judge: Judge) -> Iterator[Hit]:
                             " signalled for ever",
                         )
                         break
+
+
+def timed_block(judge: Judge, frames: Frames) -> bool:
+    """`async with asyncio.timeout(10):` around the loop."""
+    calls = [
+        item.context_expr
+        for frame in frames
+        for item in (frame.node.items if frame.kind == "with" else ())
+        if isinstance(item.context_expr, ast.Call)
+    ]
+    ends = ("timeout", "timeout_at", "fail_after", "move_on_after", "Timeout")
+    return any(judge.module.dotted(call.func).endswith(ends) for call in calls)
 
 
 def own_child(loop: ast.While, signal: Event) -> bool:

@@ -475,7 +475,8 @@ def lost_by_close(judge: Judge) -> Iterator[Hit]:
             if not event.facts.get("posix") or opened.where is not function:
                 continue
             for other in judge.whole(function):
-                if other.kind in ("read", "write", "open") and other is not opened:
+                moved = other.facts.get("rename")
+                if other.kind in ("read", "write", "open") and other is not opened and not moved:
                     if (
                         other.key == opened.key
                         and other.line > event.line
@@ -496,8 +497,7 @@ def read_while_held(judge: Judge, function: Function) -> Iterator[Hit]:
     """`self.acquire()`, which keeps its lockf, and then `self.describe()`, which opens the file."""
     whole = judge.whole(function)
     for lock in whole:
-        inner = lock.facts.get("inside")
-        if lock.kind != "flock" or not lock.facts["posix"] or inner is None:
+        if lock.kind != "flock" or not lock.facts["posix"]:
             continue
         kept = "self." in text_of(lock.facts["handle_expr"])
         opened = judge.handles(lock)
@@ -505,6 +505,8 @@ def read_while_held(judge: Judge, function: Function) -> Iterator[Hit]:
         group = itself(lock).where.within
         for other in whole if kept else ():
             if other.via is None or other.kind not in ("read", "write", "open"):
+                continue
+            if other.facts.get("rename"):
                 continue
             base = itself(other)
             if group is None or base.where.within is not group:
@@ -542,6 +544,14 @@ def forked(judge: Judge) -> Iterator[Hit]:
         for event in judge.whole(function):
             earlier = [e for e in locks if e.line < event.line]
             started = str(event.facts.get("name", "")).endswith("Popen")
+            if earlier and event.facts.get("name") == "os.closerange":
+                yield at(
+                    event,
+                    f"the handle that was locked on line {earlier[-1].line} is closed here with all"
+                    " others: the lock ends, and the work goes on without it",
+                    there(earlier[-1], "locked here"),
+                )
+                break
             if not earlier or (event.via is not None and event.kind != "fork" and not started):
                 continue
             if any(

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def two_keys(judge: Judge) -> Iterator[Hit]:
     """LH209."""
     yield from two_numbers(judge)
+    yield from two_paths(judge)
     yield from apart(judge)
     groups: dict[object, list[Function]] = {}
     for function in judge.functions:
@@ -36,12 +37,14 @@ def two_keys(judge: Judge) -> Iterator[Hit]:
             given = {
                 key: e
                 for key, e in deleted.items()
-                if spelled_alike(key, *taken) or worked_out(next(iter(taken)), key)
+                if spelled_alike(key, *taken)
+                or worked_out(next(iter(taken)), key)
+                or (deleted[key].kind == "script" and of_same_parts(next(iter(taken)), key))
             }
         if len(taken) != 1 or len(given) != 1:
             continue
         (one, taker), (other, giver) = taken.popitem(), given.popitem()
-        if worked_out(one, other):
+        if worked_out(one, other) or (giver.kind == "script" and of_same_parts(one, other)):
             yield at(
                 giver,
                 f"the lock is taken as `{shown(one)}` on line {taker.line} and given back as"
@@ -148,6 +151,33 @@ def freed_by_script(event: Event) -> str:
 
 
 DELETES = re.compile(r"""call\s*\(\s*['"](del|unlink)['"]""", re.IGNORECASE)
+
+
+def of_same_parts(one: str, other: str) -> bool:
+    """`hold:{show}:{seat}` and `seat:{show}:{seat}`."""
+    parts = [re.findall(r"\{[^}]*\}|⟨\w+⟩|self\.\w+", each) for each in (one, other)]
+    return one != other and bool(parts[0]) and parts[0] == parts[1]
+
+
+def two_paths(judge: Judge) -> Iterator[Hit]:
+    """`name + ".claim"` is made, and `stem(name) + ".claim"` is removed."""
+    for group in judge.module.classes.values():
+        own = [e for m in group.methods.values() for e in judge.own(m)]
+        made = {e.key: e for e in own if e.kind == "create" and e.facts.get("exclusive")}
+        gone = {e.key: e for e in own if e.kind == "unlink"}
+        if len(made) != 1 or len(gone) != 1:
+            continue
+        (one, maker), (other, giver) = made.popitem(), gone.popitem()
+        ends = [each.rpartition(".")[2] for each in (one, other)]
+        names = [set(re.findall(r"⟨\w+⟩|self\.\w+", each)) for each in (one, other)]
+        if one != other and ends[0] == ends[1] and len(ends[0]) > 2 and names[0] == names[1]:
+            if names[0] and ("(" in one) != ("(" in other):
+                yield at(
+                    giver,
+                    f"the lock is made as `{shown(one)}` on line {maker.line} and removed as"
+                    f" `{shown(other)}`: for other names it stays",
+                    there(maker, "made here"),
+                )
 
 
 def worked_out(one: str, other: str) -> bool:

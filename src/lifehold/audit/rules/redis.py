@@ -13,7 +13,7 @@ from ..model import maker_of, nodes, text_of
 from ..rule import Hit, at, there
 from .create import denies
 from .keys import alike, literal, spelled_alike
-from .rows import by_client_clock, renewed_for_anyone
+from .rows import by_client_clock, get_then_put, renewed_for_anyone, unowned_item
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,7 +102,7 @@ def without_end(judge: Judge) -> Iterator[Hit]:
             elif event.kind == "redis_lock" and not event.facts["timed"]:
                 if event.key in expiring or not is_key(judge, event, {}):
                     continue
-                record = "job" in event.key.lower() and not words.speaks_of_lock(event.key)
+                record = "job" in event.key.lower() and not event.lockish
                 if (
                     is_default(judge, event)
                     or record
@@ -225,6 +225,7 @@ def compares(test: ast.AST) -> bool:
 def unowned_delete(judge: Judge) -> Iterator[Hit]:
     """LH203."""
     yield from lua_unowned(judge)
+    yield from unowned_item(judge)
     yield from _deletes(judge, cache=False)
 
 
@@ -365,6 +366,14 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
         owner = function.within.name if function.within else ""
         renews = bool(set(words.pieces(f"{owner} {function.name}")) & RENEWS)
         for event in own:
+            again = event.facts.get("writes") and any(t.key == event.key for t in takes)
+            if again and not compares_owner(judge, event):
+                yield at(
+                    event,
+                    f"`{event.name}` is renewed without asking whose it is: after a lost lease this"
+                    " takes the lock from another holder",
+                )
+                break
             if takes and not prolonged(takes, event):
                 continue
             if not takes and not renews and not beats(judge, event) and not begins_again(function):
@@ -502,6 +511,7 @@ def client_clock(judge: Judge) -> Iterator[Hit]:
 
 def get_then_set(judge: Judge) -> Iterator[Hit]:
     """LH207."""
+    yield from get_then_put(judge)
     for function in judge.functions:
         own = judge.own(function)
         if words.releases(function.name):

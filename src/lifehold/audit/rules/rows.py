@@ -24,6 +24,11 @@ CLAIMS_ROW = re.compile(
     r"\bWHERE\b(?P<where>.*)",
     re.IGNORECASE | re.DOTALL,
 )
+MARKS_ROW = re.compile(
+    r"\s*UPDATE\s+[\w.\"`]+\s+SET\s(?P<set>\s*(?:locked|claimed|held|leased|taken)_by\b.*?)"
+    r"\bWHERE\b(?P<where>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
 TAKEN = re.compile(
     r"\b\w*(own|hold|locked|taken|acquired|token|leader|worker|instance|by|pid|host)\w*\s*=",
     re.IGNORECASE,
@@ -124,7 +129,10 @@ def unconditional_row(judge: Judge) -> Iterator[Hit]:
                 continue
             if called.func.attr not in ASKS_SQL:
                 continue
-            row = next(filter(None, map(CLAIMS_ROW.match, function.texts(called.args[0]))), None)
+            texts = function.texts(called.args[0])
+            row = next(filter(None, map(CLAIMS_ROW.match, texts)), None)
+            if row is None and read_before(judge, function, event):
+                row = next(filter(None, map(MARKS_ROW.match, texts)), None)
             if row is None or not TAKEN.search(row["set"]) or CONDITION.search(row["where"]):
                 continue
             if re.search(r"=\s*NULL", row["set"], re.IGNORECASE):
@@ -135,6 +143,19 @@ def unconditional_row(judge: Judge) -> Iterator[Hit]:
                 " that read it free at the same moment both take it",
             )
             break
+
+
+def read_before(judge: Judge, function: Function, update: Event) -> bool:
+    """`SELECT locked_by ...` before it, whose answer ends the function?"""
+    for event in judge.own(function):
+        called = event.facts["called"]
+        if event.line >= update.line or getattr(called.func, "attr", "") not in ASKS_SQL:
+            continue
+        texts = function.texts(called.args[0]) if called.args else []
+        asked = any(re.match(r"\s*SELECT\b.*_by\b", t, re.IGNORECASE | re.DOTALL) for t in texts)
+        if asked and decided(judge, function, event):
+            return True
+    return False
 
 
 def unconditional_document(judge: Judge) -> Iterator[Hit]:
@@ -328,6 +349,13 @@ def by_client_clock(judge: Judge) -> Iterator[Hit]:
             if called is None or not isinstance(called.func, ast.Attribute):
                 continue
             method = called.func.attr
+            if by_attribute(function, called) or by_filter(function, called):
+                yield at(
+                    event,
+                    "the end of the lease is compared with the clock of this host: two clocks"
+                    " differ and step, so a live holder is robbed",
+                )
+                continue
             if method in ("put_item", "update_item", "delete_item"):
                 asked = called.keywords.get("ConditionExpression")
             else:
@@ -335,6 +363,7 @@ def by_client_clock(judge: Judge) -> Iterator[Hit]:
             if asked is None:
                 continue
             text = " ".join(t for t in function.texts(asked) if " " in t)
+            text = renamed(called, text)
             found = BY_CLIENT.search(text)
             if method == "execute" and not re.search(
                 r"\b(UPDATE|INSERT|DELETE)\b", text, re.IGNORECASE
@@ -394,6 +423,140 @@ def says_owner(called: Called) -> bool:
     return any(OWNER_FIELD.match(str(getattr(key, "value", ""))) for key in keys)
 
 
+def renamed(called: Called, text: str) -> str:
+    """A condition with the names that `ExpressionAttributeNames` gives to its marks."""
+    names = called.keywords.get("ExpressionAttributeNames")
+    if isinstance(names, ast.Dict):
+        for key, value in zip(names.keys, names.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
+                text = text.replace(str(key.value), str(value.value))
+    return text
+
+
+def by_attribute(function: Function, called: Called) -> bool:
+    """`Attr("id").not_exists() | Attr("expires").lt(now)`."""
+    asked = called.keywords.get("ConditionExpression")
+    if asked is None or "not_exists" not in ast.dump(asked):
+        return False
+    for node in nodes(asked):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        if node.func.attr in ("lt", "lte") and any(map(ENDS_AT.search, function.texts(node.func))):
+            return any(reads_clock(function, given) for given in node.args)
+    return False
+
+
+def by_filter(function: Function, called: Called) -> bool:
+    """`find_one_and_update({"_id": name, "until": {"$lt": now}}, ..., upsert=True)`."""
+    method = getattr(called.func, "attr", "")
+    if method not in ("find_one_and_update", "update_one", "replace_one", "find_one_and_replace"):
+        return False
+    asked = called.args[0] if called.args else called.keywords.get("filter")
+    if asked is None or not is_upsert(called):
+        return False
+    for node in nodes(asked):
+        for key, value in (
+            zip(node.keys, node.values, strict=True) if isinstance(node, ast.Dict) else ()
+        ):
+            if ENDS_AT.search(str(getattr(key, "value", ""))) and isinstance(value, ast.Dict):
+                marks = [str(getattr(mark, "value", "")) for mark in value.keys]
+                if {"$lt", "$lte"} & set(marks):
+                    return any(reads_clock(function, each) for each in value.values)
+    return False
+
+
+def is_upsert(called: Called) -> bool:
+    given = called.keywords.get("upsert")
+    return isinstance(given, ast.Constant) and given.value is True
+
+
+def unowned_item(judge: Judge) -> Iterator[Hit]:
+    """`delete_item(Key=...)`, where whoever comes takes a lease that has run out."""
+    leased = [
+        e
+        for f in judge.functions
+        for e in judge.own(f)
+        if (
+            by_attribute(f, e.facts["called"])
+            or by_filter(f, e.facts["called"])
+            or runs_out(f, e.facts["called"])
+        )
+    ]
+    for function in judge.functions if leased else ():
+        for event in judge.own(function):
+            called = event.facts["called"]
+            method = getattr(called.func, "attr", "")
+            if method == "delete_one" and called.args and isinstance(called.args[0], ast.Dict):
+                names = [str(getattr(key, "value", "")) for key in called.args[0].keys]
+                bare = not any(map(WHOSE.search, names))
+            else:
+                bare = method == "delete_item" and not (
+                    {"ConditionExpression", "Expected"} & set(called.keywords)
+                )
+            if bare and not words.breaks(function.name):
+                yield at(
+                    event,
+                    "this deletes the record of the lease without asking whose it is: when the"
+                    " lease ran out before, it is the record of the next holder",
+                    there(leased[0], "taken here"),
+                )
+                break
+
+
+def runs_out(function: Function, called: Called) -> bool:
+    """A put where none is, or where the one that is there has run out."""
+    asked = called.keywords.get("ConditionExpression")
+    if asked is None or getattr(called.func, "attr", "") != "put_item":
+        return False
+    text = renamed(called, " ".join(t for t in function.texts(asked) if " " in t))
+    return "attribute_not_exists" in text and BY_CLIENT.search(text) is not None
+
+
+def get_then_put(judge: Judge) -> Iterator[Hit]:
+    """`client.get(key)`, which finds nothing, and then `client.put(key, me)`: etcd, Consul."""
+    if not re.search(r"etcd|consul", judge.module.lower):
+        return
+    for function in judge.functions:
+        own = [e for e in judge.own(function) if isinstance(e.facts["called"].func, ast.Attribute)]
+        for event in own:
+            called = event.facts["called"]
+            if called.func.attr != "put" or len(called.args) < 2 or called.keywords:
+                continue
+            key = function.key(called.args[0])
+            client = text_of(called.func.value)
+            seen = [
+                e
+                for e in own
+                if text_of(e.facts["called"].func) == f"{client}.get"
+                and e.line < event.line
+                and e.facts["called"].args
+                and function.key(e.facts["called"].args[0]) == key
+            ]
+            if seen and refused_by(function, seen[0]):
+                yield at(
+                    event,
+                    f"`{key}` is read on line {seen[0].line} and put here without a transaction:"
+                    " two that find nothing at the same moment both put it, and both hold the lock",
+                    there(seen[0], "read here"),
+                )
+                break
+
+
+def refused_by(function: Function, get: Event) -> bool:
+    """Does a test of what was read end the function, and with no value of it?"""
+    stmt = get.facts["statement"]
+    target = stmt.targets[0] if isinstance(stmt, ast.Assign) else None
+    first = target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+    name = text_of(first)
+    for each, _frames in function.walked:
+        if isinstance(each, ast.If) and name and exits(each.body):
+            asked = {n.id for n in nodes(each.test) if isinstance(n, ast.Name)}
+            answers = [n for s in each.body for n in nodes(s) if isinstance(n, ast.Return)]
+            if name in asked and not any(text_of(a.value) == name for a in answers):
+                return True
+    return False
+
+
 def taken_item_of_owner(called: Called) -> bool:
     """An item that is put where none is, and says who put it: a lease by its form."""
     asked = called.keywords.get("ConditionExpression")
@@ -409,11 +572,14 @@ def taken_item_of_owner(called: Called) -> bool:
 def renewed_item(judge: Judge, renews: frozenset[str]) -> Iterator[Hit]:
     """`update_item` of a lease with no ConditionExpression, in a renewal."""
     for function in judge.functions:
-        if not set(words.pieces(function.name)) & renews or not of_lease(judge, function):
+        if not set(words.pieces(function.name)) & renews:
             continue
         for event in judge.own(function):
             called = event.facts["called"]
             if getattr(called.func, "attr", "") != "update_item":
+                continue
+            table = any(LEASED.search(text) for text in function.texts(called.func))
+            if not table and not of_lease(judge, function):
                 continue
             if not {"ConditionExpression", "Expected"} & set(called.keywords):
                 yield at(

@@ -221,6 +221,7 @@ SERVES = re.compile(
 )
 TASKS = re.compile(r"(^|\.)(task|shared_task|actor|periodic_task|db_task|job)$")
 QUEUES = re.compile(r"^(celery|dramatiq|huey|rq|procrastinate|taskiq)\b")
+OF_SERVICES = frozenset("put_object upload_file upload_fileobj put_item update_item".split())
 SHARED_WORK = frozenset(
     "execute executemany commit post put patch check_call check_output run write_text write_bytes"
     " to_csv dump system rename replace".split()
@@ -256,6 +257,10 @@ def shared_by_workers(judge: Judge) -> Iterator[Hit]:
 
 def works_outside(judge: Judge, function: Function, block: ast.AST) -> bool:
     """Is a file, a table or a service changed under this lock?"""
+    if isinstance(block, ast.With | ast.AsyncWith):
+        inside = [n for s in block.body for n in ast.walk(s)]
+        if any(isinstance(n, ast.Attribute) and n.attr in OF_SERVICES for n in inside):
+            return True
     for event in judge.whole(function):
         if isinstance(block, ast.With | ast.AsyncWith) and not within(event, block):
             continue

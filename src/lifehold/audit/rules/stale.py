@@ -26,7 +26,7 @@ HEARTBEATS = ("heartbeat", "keepalive", "keep_alive", "renew", "refresh", "touch
 
 def asks_by_number(judge: Judge) -> Iterator[Hit]:
     """LH104."""
-    if compares_start(judge.module):
+    if compares_start(judge.module) or only_shows(judge):
         return
     for function in judge.functions:
         told = False
@@ -57,6 +57,14 @@ def asks_by_number(judge: Judge) -> Iterator[Hit]:
                     there(act, "the lock is removed here"),
                 )
                 break
+
+
+def only_shows(judge: Judge) -> bool:
+    """Does this module decide nothing by it: makes, removes, signals and ends nothing?"""
+    acts = {"create", "write", "unlink", "late_unlink", "signal", "ensure", "fork"}
+    if acts & judge.kinds or "exit" in judge.module.text:
+        return False
+    return any(isinstance(n, ast.Yield) for f in judge.functions for s in f.body for n in nodes(s))
 
 
 def pid_of_lock(judge: Judge, function: Function, event: Event) -> bool:

@@ -10,7 +10,7 @@ its grants is a list of one part that has the `generation` of runtime/fork.py at
 grant; whoever pops it ends the grant (L5), and when the part is garbage it lets go. A kind whose
 attribute `leased` is true also takes `terms=` (core/deadline.py) of a lock made with a ttl: its
 grants then have a `deadline`, and the heartbeat thread calls its `renew`.
-`lifehold.testing.conformance` says whether all that is right; `lifehold.testing.memory` is the
+`lifehold.testing.conformance` says whether all that is right; `lifehold.testing.dict_lock` is the
 smallest example. A kind of our own is known in a few places more: KINDS and UNIX here,
 `local/identify.py`, `ops/clear.py`, `ops/doctor.py` and `cli/completion.py`.
 """

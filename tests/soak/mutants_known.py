@@ -300,7 +300,7 @@ MUTANTS = (
         "won = won and self._leads(number, before) is True",
         "won = won",
         (
-            "tests/explore/test_presence.py -k comes_late",
+            "tests/explore/test_generation_and_link.py -k comes_late",
             "claim: generation: 2 clients, dead_holder",
         ),
     ),
@@ -318,7 +318,7 @@ MUTANTS = (
         "GenerationLock._go_on",
         "if found.marker.stage != RELEASED and (not self._is_first(number, found.marker)):",
         "if False and (not self._is_first(number, found.marker)):",
-        ("tests/explore/test_presence.py -k comes_late",),
+        ("tests/explore/test_generation_and_link.py -k comes_late",),
     ),
     Mutant(
         "G4",
@@ -526,7 +526,7 @@ MUTANTS = (
         "GenerationLock._emptied",
         "return True",
         "return False",
-        ("tests/crash/test_presence.py -k emptied",),
+        ("tests/crash/test_generation_and_link.py -k emptied",),
     ),
     Mutant(
         "N14",

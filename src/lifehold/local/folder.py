@@ -24,7 +24,7 @@ import errno
 import os
 
 from ..core import events
-from ..core.deadline import NEVER
+from ..core.deadline import NEVER, RETRY
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held
@@ -92,7 +92,6 @@ def pid_here(seen: FoundBid) -> int | None:
 
 
 SHORT = 0.0002  # seconds between two of them
-RETRY = 0.25  # seconds between two looks at what no event will tell
 CHOOSING = 0
 
 

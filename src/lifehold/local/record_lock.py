@@ -13,7 +13,7 @@ from _thread import get_ident
 from functools import partial
 
 from ..core import events
-from ..core.deadline import NEVER
+from ..core.deadline import NEVER, RETRY
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Holder, Lost
@@ -25,7 +25,7 @@ from . import clean_up
 from .files import hand_back
 from .ground import SHARED, ground_of, is_far, place_at
 from .handles import RELEASED, TABLE, Descriptors, not_open, table_for
-from .judge import NO_HINT, RETRY, TOO_SLOW, WaitHint, refuse_other_ttl
+from .judge import NO_HINT, TOO_SLOW, WaitHint, refuse_other_ttl
 from .kernel import made
 from .record import HELD, RecordTemplate, WrittenRecord
 from .refusals import asked_again, needs_ttl, no_flock, refused

@@ -29,7 +29,7 @@ import os
 from _thread import get_ident
 
 from ..core import events
-from ..core.deadline import NEVER
+from ..core.deadline import NEVER, RETRY
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.grant import Grant, Held, Lost
 from ..core.owner import DEAD
@@ -43,7 +43,6 @@ from .ground import place_at
 from .handles import RELEASED
 from .judge import (
     BEING_MOVED,
-    RETRY,
     TOO_SLOW,
     Judgement,
     LivenessJudge,

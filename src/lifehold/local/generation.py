@@ -58,6 +58,7 @@ class GenerationLock(RecordLock):
     """The mechanism of one folder of numbered records. Made once per Lock object."""
 
     kind = "generation"
+    keeps = "what it leaves behind is what keeps its tokens growing"
     evidence = LivenessJudge("generation")
     _top = 0  # the last number that was ours
 

@@ -70,7 +70,7 @@ TAKEN = "somebody else's record is in its file: others may be in"
 class LinkLock(RecordLock):
     """The mechanism of one lock file of liblockfile's kind. Made once per Lock object."""
 
-    kind = "link"
+    kind, in_folder = "link", False
     evidence = LivenessJudge("link", SEEN, AGE, AGE)
     noun = home = "lock file"
 

@@ -77,6 +77,8 @@ class RecordLock:
     exclusive = True
     leased = True
     noun, home = "record", "folder"  # what a grant leaves at its path, and where that lies
+    in_folder = True  # whether the path is a folder with records in it, not a record itself
+    keeps = ""  # why what a release leaves at its path is not to go, "" where nothing stays
     dead_is_told = False  # to who was just refused: else it was held a moment ago
     safety = NEVER  # seconds between two looks of a waiter to whom no event comes
     place: MountInfo
@@ -105,7 +107,7 @@ class RecordLock:
         place: MountInfo | None = None,
     ) -> None:
         self._refuse(exclusive, record, cleanup)
-        table = table_for(path, table, inside=self.kind not in ("soft", "link"))
+        table = table_for(path, table, inside=self.in_folder)
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.terms = label, terms
         self.mode = 0o666 if shared else 0o600 if mode is None else mode
@@ -124,9 +126,7 @@ class RecordLock:
         why = {
             "exclusive=False": "it has one holder at a time: ReadWriteLock knows readers",
             "record=False": "its record is the lock",
-            "cleanup=": "what it leaves behind is what keeps its tokens growing"
-            if self.kind == "generation"
-            else "it removes its file at release anyway",
+            "cleanup=": self.keeps or "it removes its file at release anyway",
         }[what]
         raise InvalidArgument(f"kind {self.kind!r} takes no {what}: {why}")
 

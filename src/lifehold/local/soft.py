@@ -88,7 +88,7 @@ PEERS = {
 class SoftLock(RecordLock):
     """The mechanism of one path. Made once per Lock object; no lock depends on its state."""
 
-    kind = KIND
+    kind, in_folder = KIND, False
     enter: Callable[[RecordFile, float], Grant | Held] | None = None  # of a record that draws none
     dead_is_told = True  # whom nothing but the right to write keeps us from following
     safety = 2.0  # seconds between two looks of a waiter to whom no event comes

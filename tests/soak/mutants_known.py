@@ -296,7 +296,7 @@ MUTANTS = (
     Mutant(
         "G1",
         "predecessor not looked at",
-        "GenerationLock._take",
+        "GenerationLock._publish",
         "won = won and self._leads(number, before) is True",
         "won = won",
         (
@@ -315,7 +315,7 @@ MUTANTS = (
     Mutant(
         "G3",
         "any silent record is the first of its number",
-        "GenerationLock._go_on",
+        "GenerationLock._contest",
         "if found.marker.stage != RELEASED and (not self._is_first(number, found.marker)):",
         "if False and (not self._is_first(number, found.marker)):",
         ("tests/explore/test_generation_and_link.py -k comes_late",),
@@ -531,7 +531,7 @@ MUTANTS = (
     Mutant(
         "N14",
         "a takeover judges by a look before the guard's",
-        "DirectoryLock._remove",
+        "DirectoryLock._take_over",
         "return self._leads(entry) and self._move_away(entry, before)",
         "return self._move_away(entry, before)",
         (

@@ -254,7 +254,7 @@ class FolderLock(RecordLock):
             return Held(lost.reason, self.key)
         if self._stays(bid):
             return Held("", self.key)
-        nearest = self._nearest(bid)
+        nearest = self._contest(bid)
         if nearest is None:
             return self._enter(bid)
         seen, verdict = nearest
@@ -342,7 +342,7 @@ class FolderLock(RecordLock):
             self._close(fd)
         return seen
 
-    def _nearest(self, bid: Bid) -> tuple[FoundBid, LifeVerdict] | None:
+    def _contest(self, bid: Bid) -> tuple[FoundBid, LifeVerdict] | None:
         """Who comes right before us, with what is known of him. The dead go (L2).
 
         The others before us need no look until he has gone: all are looked at before we enter.

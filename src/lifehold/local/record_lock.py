@@ -62,9 +62,18 @@ class OtherFileSystem(Exception):
 class RecordLock:
     """The mechanism of one path. Holds no state that a lock depends on.
 
-    A kind adds `_attempt`, one try; `_gone`, whether the path shows that it is not ours any more;
-    `_give_back`, the release, by its own descriptor or a name that is surely ours; `_look`, who
-    stands there, for people. The handle of a grant is a `RecordFile`.
+    The handle of a grant is a `RecordFile`. A kind adds its steps, by one name in all kinds:
+
+    `_attempt`    one try, once the ground is known. In its place `soft`, which looks at the ground
+                  of each record, and `folder`, which takes one ground only, override `attempt`.
+    `_publish`    put a record of ours where none is in force. In `generation` that is a takeover
+                  too: it links the next number. `folder` posts its bid, in `_bid`.
+    `_contest`    judge who stands in the way. In `folder` the dead among them go in it.
+    `_take_over`  put a dead one out (L3): `soft` and `link` into its place, `directory` before it
+                  publishes. `soft` asks in `_right` whether it may.
+    `_gone`       whether the path shows that it is not ours any more.
+    `_give_back`  the release, by its own descriptor or a name that is surely ours.
+    `_look`       who stands there, for people.
     """
 
     path: str

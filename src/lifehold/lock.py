@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from .core.ports import Mechanism, Runtime
     from .local import lock_names
     from .per import PerArguments
-    from .runtime import looks, notify, process
+    from .runtime import holder_for_notices, notify, process
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -58,7 +58,7 @@ else:
     address = fork.later("lifehold.core.address", globals())
     explain = fork.later("lifehold.core.explain", globals())
     lock_names = fork.later("lifehold.local.lock_names", globals())
-    looks = fork.later("lifehold.runtime.looks", globals())
+    holder_for_notices = fork.later("lifehold.runtime.holder_for_notices", globals())
     attempts = fork.later("lifehold.attempts", globals())
     decorated = fork.later("lifehold.decorated", globals())
     args = fork.later("lifehold.per", globals(), "args")
@@ -348,7 +348,7 @@ def refusal(
         if (waited or 0.0) < FIRST_NOTICE:
             holder, waiters = look(mechanism)
         else:  # there may be hundreds whose patience ends at this moment
-            holder, waiters = looks.now(mechanism)
+            holder, waiters = holder_for_notices.now(mechanism)
         holder = process.as_it_runs(holder)
         held_text, remedies = explain.held_text, explain.remedies  # loaded where it may fail
     except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO

@@ -10,9 +10,8 @@ its grants is a list of one part that has the `generation` of runtime/fork.py at
 grant; whoever pops it ends the grant (L5), and when the part is garbage it lets go. A kind whose
 attribute `leased` is true also takes `terms=` (core/deadline.py) of a lock made with a ttl: its
 grants then have a `deadline`, and the heartbeat thread calls its `renew`.
-`lifehold.testing.conformance` says whether all that is right; `lifehold.testing.memory` is the
-smallest example. A kind of our own is known in a few places more: KINDS and UNIX here,
-`local/identify.py`, `ops/clear.py`, `ops/doctor.py` and `cli/completion.py`.
+`lifehold.testing.conformance` says whether all that is right; `lifehold.testing.dict_lock` is the
+smallest example. A kind of our own is a row of `local/kinds.py` besides.
 """
 
 from __future__ import annotations
@@ -34,34 +33,21 @@ if TYPE_CHECKING:
     from .core.deadline import Terms
     from .core.grant import Holder
     from .core.ports import Maker, Mechanism, Runtime
-    from .local import ground
+    from .local import ground, kinds
     from .runtime import renewal
     from .store import opening
     from .store.site import Site
 else:
     ground = fork.later("lifehold.local.ground", globals())
+    kinds = fork.later("lifehold.local.kinds", globals())
     nearest = fork.later("lifehold.core.nearest", globals())
     opening = fork.later("lifehold.store.opening", globals())
     renewal = fork.later("lifehold.runtime.renewal", globals())
     metadata = fork.later("importlib.metadata", globals())
 
 
-KERNEL = (
-    "lifehold.local.windows:WindowsKernelLock"
-    if sys.platform == "win32"
-    else "lifehold.local.kernel:KernelLock"
-)
-KINDS = {
-    "auto": KERNEL,
-    "kernel": KERNEL,
-    "soft": "lifehold.local.soft:SoftLock",
-    "link": "lifehold.local.link:LinkLock",
-    "generation": "lifehold.local.generation:GenerationLock",
-    "directory": "lifehold.local.directory:DirectoryLock",
-    "folder": "lifehold.local.folder:FolderLock",
-}
+AUTO = "kernel"  # what "auto" is, but for file servers: see `choose`
 ON_A_FILE_SERVER = "generation"  # what "auto" takes there: a lease, which needs no flock
-UNIX = frozenset({"soft", "link", "generation", "directory", "folder"})
 DEFAULT_TTL = 30.0  # seconds, of "auto" where no death can be proven
 STORES = {  # schemes of URLs -> what opens such a store: `open(url, **options)`, a Site
     "memory": "lifehold.store.opening:memory",
@@ -87,7 +73,7 @@ def maker(kind: str) -> Maker:
     """What makes the mechanism of a lock. Raises InvalidArgument for a kind nobody offers."""
     if not isinstance(kind, str):
         raise InvalidArgument(f"kind must be a str, not {type(kind).__name__} {kind!r}")
-    if kind in UNIX and sys.platform == "win32":
+    if sys.platform == "win32" and kinds.is_record(kind):
         raise InvalidArgument(
             f"kind={kind!r} needs calls of Unix that Windows has not: kind='kernel', or 'auto', is "
             "offered there"
@@ -188,7 +174,7 @@ def offer(kind: str, make: Maker) -> Callable[[], None]:
 
     Raises InvalidArgument for a name that is taken.
     """
-    if kind in KINDS or kind in _made:
+    if kind in ("auto", *kinds.KINDS) or kind in _made:
         raise InvalidArgument(f"kind {kind!r} exists already: choose another name")
     _made[kind] = make
 
@@ -206,9 +192,9 @@ def _load(where: str) -> Maker:
 
 
 def _find(kind: str) -> Maker:
-    where = KINDS.get(kind)
-    if where is not None:
-        _made[kind] = found = _load(where)
+    row = kinds.KINDS.get(AUTO if kind == "auto" else kind)
+    if row is not None:
+        _made[kind] = found = _load(row.made_by)
         return found
     offered = {point.name: point for point in metadata.entry_points(group="lifehold.kinds")}
     if kind in offered:
@@ -219,6 +205,6 @@ def _find(kind: str) -> Maker:
         raise InvalidArgument(
             "kind='session' is a lock of PostgreSQL: name it by a URL, postgresql://HOST/DB#NAME"
         )
-    known = sorted({*KINDS, *_made, *offered})
+    known = sorted({"auto", *kinds.KINDS, *_made, *offered})
     near = nearest.did_you_mean(kind, known)
     raise InvalidArgument(f"kind must be one of {', '.join(known)}, not {kind!r}{near}")

@@ -12,7 +12,7 @@ from lifehold import AsyncSemaphore, ReadWriteLock, Semaphore, registry
 from lifehold.aio import AsyncReadWriteLock
 from lifehold.local.kernel_semaphore import KernelSemaphore, slot_path
 from lifehold.testing.conformance import Subject, cases
-from lifehold.testing.memory import MemoryLocks
+from lifehold.testing.dict_lock import MemoryLocks
 
 LOCKS = MemoryLocks()
 registry.offer("memory", LOCKS.lock)

@@ -25,7 +25,7 @@ from lifehold.testing.conformance import (
     pauses,
     report,
 )
-from lifehold.testing.memory import MemoryLock, MemoryLocks
+from lifehold.testing.dict_lock import MemoryLock, MemoryLocks
 from lifehold.testing.stage import Claim
 from patience import until
 

@@ -25,7 +25,7 @@ from lifehold.local.record_handle import created
 from lifehold.recipes.fence.http import MemoryTokens, RequestsInside
 from lifehold.recipes.fence.objects import MemoryObjects
 from lifehold.recipes.once_build import BuildFolder
-from lifehold.runtime import fork, native, process, wakeup, watch_thread
+from lifehold.runtime import fork, native, process, wakeup_pipes, watch_thread
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("linux", "fork")
@@ -94,17 +94,17 @@ def test_a_child_forked_while_a_waiter_is_called_does_not_keep_it_alive(tmp_path
 
     def waiter():
         rung = threading.Event()
-        bell = wakeup.PipeWakeups(folder, False).listen("ab", rung.set)
+        bell = wakeup_pipes.PipeWakeups(folder, False).listen("ab", rung.set)
         point("waits", bell)
         assert rung.wait(60)
         point("rung")
 
-    ours = wakeup.PipeWakeups(folder, False)
+    ours = wakeup_pipes.PipeWakeups(folder, False)
     with Child(waiter) as child:
         bell = child.at("waits")
         child.go()
         calls = Forking(native, "write")
-        monkeypatch.setattr(wakeup, "native", calls)
+        monkeypatch.setattr(wakeup_pipes, "native", calls)
         assert ours.call(bell)
         monkeypatch.undo()
         with calls.living():
@@ -119,8 +119,8 @@ def test_a_child_forked_while_a_waiter_begins_does_not_keep_it_alive(tmp_path, m
 
     def waiter():
         calls = Forking(os, "fstat")
-        wakeup.os = calls
-        bell = wakeup.PipeWakeups(folder, False).listen("ab", print)
+        wakeup_pipes.os = calls
+        bell = wakeup_pipes.PipeWakeups(folder, False).listen("ab", print)
         until(lambda: calls.child > 0)
         point("waits", [bell, calls.child])
 
@@ -128,7 +128,9 @@ def test_a_child_forked_while_a_waiter_begins_does_not_keep_it_alive(tmp_path, m
         bell, grandchild = child.at("waits")
         child.kill()
         try:
-            until(lambda: wakeup.PipeWakeups(folder, False).dead(bell))  # once the fork is over
+            until(
+                lambda: wakeup_pipes.PipeWakeups(folder, False).dead(bell)
+            )  # once the fork is over
         finally:
             os.kill(grandchild, signal.SIGKILL)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import pytest
 
-from explore.claims import presence_model as model
-from explore.claims.presence import link
-from explore.claims.presence_model import NEAR, Leases, liblockfile
+from explore.claims import leases_model as model
+from explore.claims.generation_and_link import link
+from explore.claims.leases_model import NEAR, Leases, liblockfile
 from lifehold.compat.liblockfile import dotlock
 from lifehold.compat.liblockfile.dotlock import DotLock, first_number
 from lifehold.core.grant import Grant

@@ -6,7 +6,7 @@ import pytest
 
 from explore.claims import folder as proofs
 from explore.claims.folder import InLine, folder, lockfolder
-from explore.claims.presence_model import Leases
+from explore.claims.leases_model import Leases
 from lifehold.core.owner import DEAD, LifeVerdict
 from lifehold.testing.explore import MIXED, MUTEX, STUCK, Exploration
 

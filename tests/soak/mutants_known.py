@@ -296,11 +296,11 @@ MUTANTS = (
     Mutant(
         "G1",
         "predecessor not looked at",
-        "GenerationLock._take",
+        "GenerationLock._publish",
         "won = won and self._leads(number, before) is True",
         "won = won",
         (
-            "tests/explore/test_presence.py -k comes_late",
+            "tests/explore/test_generation_and_link.py -k comes_late",
             "claim: generation: 2 clients, dead_holder",
         ),
     ),
@@ -315,10 +315,10 @@ MUTANTS = (
     Mutant(
         "G3",
         "any silent record is the first of its number",
-        "GenerationLock._go_on",
+        "GenerationLock._contest",
         "if found.marker.stage != RELEASED and (not self._is_first(number, found.marker)):",
         "if False and (not self._is_first(number, found.marker)):",
-        ("tests/explore/test_presence.py -k comes_late",),
+        ("tests/explore/test_generation_and_link.py -k comes_late",),
     ),
     Mutant(
         "G4",
@@ -526,12 +526,12 @@ MUTANTS = (
         "GenerationLock._emptied",
         "return True",
         "return False",
-        ("tests/crash/test_presence.py -k emptied",),
+        ("tests/crash/test_generation_and_link.py -k emptied",),
     ),
     Mutant(
         "N14",
         "a takeover judges by a look before the guard's",
-        "DirectoryLock._remove",
+        "DirectoryLock._take_over",
         "return self._leads(entry) and self._move_away(entry, before)",
         "return self._move_away(entry, before)",
         (

@@ -25,7 +25,8 @@ from faults.otherboot import pretend  # noqa: E402
 from faults.rows import ROWS  # noqa: E402
 from lifehold import InvalidArgument, LeaseLost, NotAcquired  # noqa: E402
 from lifehold.local.judge import LivenessJudge  # noqa: E402
-from lifehold.registry import KINDS, maker  # noqa: E402
+from lifehold.local.kinds import KINDS  # noqa: E402
+from lifehold.registry import maker  # noqa: E402
 
 GRACE = 2.0  # seconds for which what names nobody is left alone; else 120, of link 300
 READER_OR_WRITER = ("p1", "p2")  # faults/shapes.py

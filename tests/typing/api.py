@@ -44,7 +44,7 @@ from lifehold.shapes import ReadWriteLease, SlotLease
 from lifehold.stores import FileStore, LeaseStore
 from lifehold.testing.clock import VirtualRuntime
 from lifehold.testing.conformance import Case, Result, Subject, cases, check
-from lifehold.testing.memory import MemoryLock, MemoryLocks
+from lifehold.testing.dict_lock import MemoryLock, MemoryLocks
 from lifehold.typing import AnyLease, ClearOutcome, LockAnswer
 
 assert_type(Lock("x"), Lock)

@@ -15,7 +15,7 @@ from lifehold.core.deadline import terms
 from lifehold.core.grant import Grant, Held, Lost, Unknown
 from lifehold.runtime.blocking import finish
 from lifehold.testing.clock import VirtualRuntime
-from lifehold.testing.memory import MemoryLock, MemoryLocks
+from lifehold.testing.dict_lock import MemoryLock, MemoryLocks
 from lifehold.testing.stage import heard
 
 HOUR = 3600.0

@@ -11,9 +11,9 @@ import threading
 import pytest
 
 from lifehold.core.acquire import Ask, Cancel
-from lifehold.runtime import clock
+from lifehold.runtime import clock, watch_table
 from lifehold.runtime.blocking import BLOCKING, finish
-from lifehold.runtime.change_wait import AGAIN
+from lifehold.runtime.change_wait import AGAIN, PAUSES
 from lifehold.runtime.eventloop import EVENT_LOOP
 from lifehold.testing.clock import VirtualRuntime
 from lifehold.testing.explore import Client, Model, explore
@@ -263,3 +263,11 @@ def test_the_explorer_finds_who_looks_before_it_arms():
     clients = [bidding(arms_first=False), bidding(arms_first=False)]
     report = explore(*clients, crashes=0, model=Model())
     assert "STUCK" in str(report)
+
+
+def test_a_waiter_without_events_looks_as_often_as_the_watching_thread(monkeypatch):
+    monkeypatch.setattr(watch_table, "chance", lambda: 0.0)
+    monkeypatch.setattr(PAUSES, "random", lambda: 0.0)
+    folder, pauses = watch_table.WatchedFolder("/"), PAUSES.pauses()
+    theirs = [folder.pause, *(folder.next_pause(changed=False) for _ in range(12))]
+    assert [next(pauses) for _ in theirs] == theirs

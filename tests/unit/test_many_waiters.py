@@ -14,16 +14,16 @@ from lifehold import lock as face
 from lifehold.core import acquire, events
 from lifehold.core.acquire import Ask
 from lifehold.local import proc_locks
-from lifehold.runtime import change_wait, clock, fork, looks
+from lifehold.runtime import change_wait, clock, fork, holder_for_notices
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.runtime.eventloop import EVENT_LOOP
 
 
 @pytest.fixture(autouse=True)
 def no_looks():
-    looks._looks.clear()
+    holder_for_notices._looks.clear()
     yield
-    looks._looks.clear()
+    holder_for_notices._looks.clear()
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def hasty(monkeypatch):
     monkeypatch.setattr(acquire, "FIRST_NOTICE", 0.2)
     monkeypatch.setattr(face, "FIRST_NOTICE", 0.2)
     monkeypatch.setattr(acquire, "SOON", 0.05)
-    monkeypatch.setattr(looks, "AT_ONCE", 3600)
-    monkeypatch.setattr(looks, "FRESH", 3600)
+    monkeypatch.setattr(holder_for_notices, "AT_ONCE", 3600)
+    monkeypatch.setattr(holder_for_notices, "FRESH", 3600)
 
 
 def until(claim, within=60.0):
@@ -133,35 +133,38 @@ class Looked:
 
 def test_who_comes_while_another_looks_is_not_kept_from_its_place():
     lock = Looked()
-    first = threading.Thread(target=lambda: finish(looks.shared(BLOCKING, lock)))
+    first = threading.Thread(target=lambda: finish(holder_for_notices.shared(BLOCKING, lock)))
     first.start()
     lock.begun.wait(90)
     for _ in range(20):
-        assert finish(looks.shared(BLOCKING, lock)) is None
+        assert finish(holder_for_notices.shared(BLOCKING, lock)) is None
     lock.goes_on.set()
     first.join()
-    assert finish(looks.shared(BLOCKING, lock))[0].number == 1
+    assert finish(holder_for_notices.shared(BLOCKING, lock))[0].number == 1
     assert lock.count == 1
 
 
 def test_a_look_that_hangs_leaves_nobody_untold(monkeypatch):
     lock = Looked()
-    first = threading.Thread(target=lambda: finish(looks.shared(BLOCKING, lock)))
+    first = threading.Thread(target=lambda: finish(holder_for_notices.shared(BLOCKING, lock)))
     first.start()
     lock.begun.wait(90)
-    monkeypatch.setattr(looks, "HANGS", -1.0)
-    assert finish(looks.shared(BLOCKING, lock)) == (None, None)
+    monkeypatch.setattr(holder_for_notices, "HANGS", -1.0)
+    assert finish(holder_for_notices.shared(BLOCKING, lock)) == (None, None)
     lock.goes_on.set()
     first.join()
 
 
 def test_who_gives_up_takes_the_look_of_another_who_does_so():
     lock = Looked()
-    first = threading.Thread(target=lambda: looks.now(lock))
+    first = threading.Thread(target=lambda: holder_for_notices.now(lock))
     first.start()
     lock.begun.wait(90)
     found = []
-    others = [threading.Thread(target=lambda: found.append(looks.now(lock))) for _ in range(5)]
+    others = [
+        threading.Thread(target=lambda: found.append(holder_for_notices.now(lock)))
+        for _ in range(5)
+    ]
     for each in others:
         each.start()
     lock.goes_on.set()
@@ -172,12 +175,14 @@ def test_who_gives_up_takes_the_look_of_another_who_does_so():
 
 
 def test_an_event_loop_does_not_stand_still_for_the_look_of_another(monkeypatch):
-    monkeypatch.setattr(looks, "FRESH", 3600)
-    looks._looks[looks.key_of(lock := Looked())] = looks._SharedLook()  # it never ends
+    monkeypatch.setattr(holder_for_notices, "FRESH", 3600)
+    holder_for_notices._looks[holder_for_notices.key_of(lock := Looked())] = (
+        holder_for_notices._SharedLook()
+    )  # it never ends
     lock.goes_on.set()
 
     async def give_up():
-        return looks.now(lock)
+        return holder_for_notices.now(lock)
 
     assert asyncio.run(give_up())[0].number == 1
 
@@ -186,14 +191,14 @@ def test_a_cancelled_look_is_made_by_the_next_who_asks():
     lock = Looked()
 
     async def both():
-        looking = asyncio.create_task(looks.shared(EVENT_LOOP, lock))
+        looking = asyncio.create_task(holder_for_notices.shared(EVENT_LOOP, lock))
         await asyncio.to_thread(lock.begun.wait, 30)
-        assert await looks.shared(EVENT_LOOP, lock) is None
+        assert await holder_for_notices.shared(EVENT_LOOP, lock) is None
         looking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await looking
         lock.goes_on.set()
-        assert (await looks.shared(EVENT_LOOP, lock))[0].number == 2
+        assert (await holder_for_notices.shared(EVENT_LOOP, lock))[0].number == 2
 
     asyncio.run(both())
 
@@ -203,28 +208,28 @@ def test_a_look_that_fails_is_made_by_the_next_who_asks():
     lock.goes_on.set()
     lock.waiters = lambda: 1 // (lock.count - 1)
     with pytest.raises(ZeroDivisionError):
-        finish(looks.shared(BLOCKING, lock))
-    assert finish(looks.shared(BLOCKING, lock))[1] == 1
+        finish(holder_for_notices.shared(BLOCKING, lock))
+    assert finish(holder_for_notices.shared(BLOCKING, lock))[1] == 1
 
 
 def test_a_look_is_for_those_alone_who_may_see_the_same(monkeypatch):
     lock = Looked()
     lock.goes_on.set()
-    finish(looks.shared(BLOCKING, lock))
-    monkeypatch.setattr(looks.os, "geteuid", lambda: 12345)
-    finish(looks.shared(BLOCKING, lock))
-    monkeypatch.setattr(looks, "_namespace", lambda kind: 7)
-    finish(looks.shared(BLOCKING, lock))
+    finish(holder_for_notices.shared(BLOCKING, lock))
+    monkeypatch.setattr(holder_for_notices.os, "geteuid", lambda: 12345)
+    finish(holder_for_notices.shared(BLOCKING, lock))
+    monkeypatch.setattr(holder_for_notices, "_namespace", lambda kind: 7)
+    finish(holder_for_notices.shared(BLOCKING, lock))
     assert lock.count == 3
 
 
 def test_a_forked_child_begins_with_no_look():
     lock = Looked()
     lock.goes_on.set()
-    finish(looks.shared(BLOCKING, lock))
+    finish(holder_for_notices.shared(BLOCKING, lock))
     child = os.fork()
     if child == 0:
-        finish(looks.shared(BLOCKING, lock))
+        finish(holder_for_notices.shared(BLOCKING, lock))
         os._exit(lock.count)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
 

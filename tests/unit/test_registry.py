@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
 
 from lifehold import InvalidArgument, Lock, registry
-from lifehold.testing.memory import MemoryLocks
+from lifehold.testing.dict_lock import MemoryLocks
 
 BAD = [
     ({"path": ""}, "must not be empty"),
@@ -89,7 +90,7 @@ def test_a_kind_of_an_installed_package_is_found_by_its_entry_point(tmp_path, mo
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: paper\nVersion: 1.0\n")
     (folder / "entry_points.txt").write_text("[lifehold.kinds]\npaper = paper_kind:make\n")
     Path(tmp_path, "paper_kind.py").write_text(
-        "from lifehold.testing.memory import MemoryLocks\nmake = MemoryLocks().lock\n"
+        "from lifehold.testing.dict_lock import MemoryLocks\nmake = MemoryLocks().lock\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     try:
@@ -99,3 +100,10 @@ def test_a_kind_of_an_installed_package_is_found_by_its_entry_point(tmp_path, mo
             Lock("x", kind="stone")
     finally:
         registry._made.pop("paper", None)
+
+
+def test_the_old_name_of_the_lock_in_a_dict_is_the_same_module():
+    from lifehold.testing import dict_lock, memory
+
+    assert memory is dict_lock
+    assert importlib.import_module("lifehold.testing.memory").MemoryLocks is MemoryLocks

@@ -28,7 +28,7 @@ from lifehold import (
 from lifehold.aio import lock_all as lock_all_async
 from lifehold.core.grant import Unknown
 from lifehold.lock import fill
-from lifehold.runtime import looks
+from lifehold.runtime import holder_for_notices
 
 SHAPES = {
     "lock": Lock,
@@ -133,7 +133,7 @@ def test_what_was_tried_for_is_this_threads_like_any_other(tmp_path):
 
 def test_a_try_that_fails_looks_at_nobody(tmp_path, monkeypatch):
     with Lock(tmp_path / "a.lock"):
-        monkeypatch.setattr(looks, "now", None)
+        monkeypatch.setattr(holder_for_notices, "now", None)
         monkeypatch.setattr("lifehold.lock.look", None)
         assert Lock(tmp_path / "a.lock").try_acquire() is None
 

@@ -299,7 +299,7 @@ def test_on_windows_the_registry_chooses_this_mechanism():
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import signal, os, time; sys.platform = 'win32'\n"
-        "from lifehold import registry; print(registry.KINDS['kernel'])"
+        "from lifehold.local.kinds import KINDS; print(KINDS['kernel'].made_by)"
     )
     import subprocess
 

@@ -11,6 +11,7 @@ import sys
 
 from .. import __version__
 from ..core.nearest import did_you_mean
+from ..local.kinds import KINDS
 from ..ops import history
 from . import exits
 from .choose_tree import QUESTIONS
@@ -19,10 +20,9 @@ from .render import put
 from .row import Command, Option
 
 HELP = Option("help", ("-h", "--help"), "show this text")
-KINDS = ("auto", "kernel", "soft", "link", "generation", "directory", "folder", "session")
 CHOICES: dict[str, tuple[str, ...]] = {
     "event": history.EVENTS,
-    "kind": KINDS,
+    "kind": ("auto", *KINDS, "session"),
     "sort": SORTS,
     **{each.name: tuple(each.answers) for each in QUESTIONS},
 }

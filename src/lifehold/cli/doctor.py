@@ -8,7 +8,7 @@ from ..core.value import as_dict
 from ..local import lock_names
 from ..ops import doctor as ops
 from ..ops import stored
-from ..store.upkeep import BAD, UNPROVEN
+from ..store.check_report import BAD, UNPROVEN
 from . import exits
 from .colour import painted
 from .options import DOCTOR, Usage, arguments
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..store.upkeep import Checked
+    from ..store.check_report import Checked
 
 SCHEMA, OF_STORE = "lifehold.doctor/1", "lifehold.doctor-store/1"
 CODES = {ops.SAFE: exits.DONE, ops.UNSURE: exits.SUSPECT, ops.UNSAFE: exits.UNSAFE}

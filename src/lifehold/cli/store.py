@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..store.upkeep import Checked, Migrated
+    from ..store.check_report import Checked, Migrated
 
 ACTS = ("migrate", "check", "prune")
 MIGRATED, CHECKED = "lifehold.store-migrate/1", "lifehold.store-check/1"

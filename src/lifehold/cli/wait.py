@@ -20,10 +20,9 @@ from ..core.acquire import FIRST_NOTICE, LONGEST_GAP, Ask
 from ..core.errors import SystemRefused
 from ..core.events import Waiting
 from ..core.mask import printable
-from ..local import lock_names, soft_readwrite
+from ..local import kinds, lock_names, soft_readwrite
 from ..local.files import HOST, READ_ONLY, READ_WRITE
 from ..local.ground import is_far
-from ..local.identify import KINDS
 from ..local.kernel_semaphore import slot_path
 from ..local.proc_locks import FLOCK, key_of, lines_of
 from ..lock import absolute
@@ -147,7 +146,7 @@ def stand(answer: LockAnswer, until: float) -> bool:
         return False
     if answer.kind == "pidfile":
         return _end_of_process(answer, until)
-    if answer.kind in (*KINDS, soft_readwrite.KIND, "existence"):
+    if kinds.is_record(answer.kind) or answer.kind in (soft_readwrite.KIND, "existence"):
         return _change(answer, until)
     if answer.family == "sqlite":
         return _end_of_writer(answer, until)

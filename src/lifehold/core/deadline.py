@@ -132,6 +132,10 @@ TRY: OneTry = OneTry(0.0)
 # ------------------------------------------------------------------------------------------------
 # Growing, jittered pauses, for kinds of lock that have no kernel queue and no event to wait on.
 
+# Seconds between two looks where neither an event nor the end of a lease will help: somebody is in
+# the middle of a step, or goes by another rule than we do.
+RETRY = 0.25
+
 
 class Backoff:
     """How long to pause between two tries.

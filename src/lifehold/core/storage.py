@@ -1,4 +1,4 @@
-"""`core/backend.py` by the names it had before 0.2: for stores of other packages, for one release.
+"""Old names only, of `core/backend.py` before 0.2: for stores of other packages, for one release.
 
 What was `mark`, `bell`, `word` and `seats` is `nonce`, `wakeup`, `handoff_id` and `holders` there.
 Whoever imports this module reads and gives the values by both names.

@@ -167,14 +167,14 @@ class DirectoryLock(RecordLock):
             found = self._weigh(f"{self.path}/{name}", BorrowedRecord(self.files, entry.fd))
             if found.state != DEAD:
                 return self._held(found, beside=self.path)
-            removed = self._remove(entry, found.marker, alone=len(names) == 1)
+            removed = self._take_over(entry, found.marker, alone=len(names) == 1)
         finally:
             entry.close()
         if removed is None:
             return self._soon(BEING_MOVED)
         return found if removed else None
 
-    def _remove(
+    def _take_over(
         self,
         entry: FolderEntry,
         marker: ParsedRecord,
@@ -251,7 +251,7 @@ class DirectoryLock(RecordLock):
             found = self.judged(f"{self.path}/{name}", BorrowedRecord(self.files, entry.fd))
             holder = found.holder()
             before = partial(clean_up.note, self, holder, reason, self.mode)
-            removed = self._remove(entry, found.marker, alone=len(names) == 1, before=before)
+            removed = self._take_over(entry, found.marker, alone=len(names) == 1, before=before)
         finally:
             entry.close()
         if not removed:

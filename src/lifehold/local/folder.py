@@ -24,7 +24,7 @@ import errno
 import os
 
 from ..core import events
-from ..core.deadline import NEVER
+from ..core.deadline import NEVER, RETRY
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held
@@ -92,7 +92,6 @@ def pid_here(seen: FoundBid) -> int | None:
 
 
 SHORT = 0.0002  # seconds between two of them
-RETRY = 0.25  # seconds between two looks at what no event will tell
 CHOOSING = 0
 
 
@@ -255,7 +254,7 @@ class FolderLock(RecordLock):
             return Held(lost.reason, self.key)
         if self._stays(bid):
             return Held("", self.key)
-        nearest = self._nearest(bid)
+        nearest = self._contest(bid)
         if nearest is None:
             return self._enter(bid)
         seen, verdict = nearest
@@ -343,7 +342,7 @@ class FolderLock(RecordLock):
             self._close(fd)
         return seen
 
-    def _nearest(self, bid: Bid) -> tuple[FoundBid, LifeVerdict] | None:
+    def _contest(self, bid: Bid) -> tuple[FoundBid, LifeVerdict] | None:
         """Who comes right before us, with what is known of him. The dead go (L2).
 
         The others before us need no look until he has gone: all are looked at before we enter.

@@ -58,6 +58,7 @@ class GenerationLock(RecordLock):
     """The mechanism of one folder of numbered records. Made once per Lock object."""
 
     kind = "generation"
+    keeps = "what it leaves behind is what keeps its tokens growing"
     evidence = LivenessJudge("generation")
     _top = 0  # the last number that was ours
 
@@ -124,7 +125,7 @@ class GenerationLock(RecordLock):
         if fd is None:
             return None
         try:
-            answer = self._go_on(number, fd, listed_now)
+            answer = self._contest(number, fd, listed_now)
         except OSError as error:  # over NFS an open file that was removed is gone
             if error.errno not in (errno.ESTALE, errno.ENOENT):
                 raise
@@ -133,16 +134,17 @@ class GenerationLock(RecordLock):
             self.files.close(fd)
         return answer
 
-    def _go_on(self, number: int, fd: int, listed_now: bool) -> RecordFile | Held | None:
+    def _contest(self, number: int, fd: int, listed_now: bool) -> RecordFile | Held | None:
+        """Judge the record of that number, and go on from it. None: look again."""
         if not listed_now:
             free = given_back(self.files.pread(fd, READ_SIZE, 0), self.kind)
-            return None if free is None else self._take(number, *free, self._key_of(fd))
+            return None if free is None else self._publish(number, *free, self._key_of(fd))
         found = self._weigh(self._name(number), seen := BorrowedRecord(self.files, fd))
         if found.state != DEAD:
             return self._held(found)
         if found.marker.stage != RELEASED and not self._is_first(number, found.marker):
             return None
-        ours = self._take(number, found.marker.token, found.marker.nonce, seen.key)
+        ours = self._publish(number, found.marker.token, found.marker.nonce, seen.key)
         if ours is not None and found.marker.stage not in (RELEASED, VOID):
             ours.over = found
         return ours
@@ -165,7 +167,7 @@ class GenerationLock(RecordLock):
                 return True
         return self.near and self._listed()[0][-1:] == [number]
 
-    def _take(
+    def _publish(
         self, number: int, token: int | None, nonce: str | None, before: str
     ) -> RecordFile | None:
         """L1, L3  Link the next number, see whose it is, see that it never was before."""
@@ -244,7 +246,7 @@ class GenerationLock(RecordLock):
                 return False
             clean_up.note(self, case.holder(), reason, self.mode)
             marker = case.marker
-            ours = self._take(numbers[-1], marker.token, marker.nonce, self._key_of(fd))
+            ours = self._publish(numbers[-1], marker.token, marker.nonce, self._key_of(fd))
         finally:
             self.files.close(fd)
         if ours is None:

@@ -11,7 +11,7 @@ import stat
 from ..core.owner import ALIVE, DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import clock, fork, process
-from . import record_folders
+from . import kinds, record_folders
 from .files import READ_ONLY, Files
 from .ground import place_of
 from .judge import LivenessJudge, Sightings
@@ -28,13 +28,12 @@ if TYPE_CHECKING:
 else:
     folder = fork.later("lifehold.local.folder", globals())
 
-KINDS = ("soft", "link", "generation", "directory", "folder")
 WATCHED = Sightings()  # by who asks, not by who waits for the lock
 STATES = {ALIVE: "held", UNKNOWN: "suspect", DEAD: "stale"}
 
 
 def standing(files: Files, path: str, fd: int | None = None) -> Judgement | None:
-    """What stands at a path, judged; None when it is no record of `KINDS`. Raises OSError.
+    """What stands at a path, judged; None when it is no record that is a lock. Raises OSError.
 
     `fd`: of the path, when it is open already: to close another would drop fcntl locks of ours.
     """
@@ -47,7 +46,7 @@ def standing(files: Files, path: str, fd: int | None = None) -> Judgement | None
 
 
 def holder_at(files: Files, path: str) -> Holder | None:
-    """Whoever holds it, None for nobody, and when no record of `KINDS` is there."""
+    """Whoever holds it, None for nobody, and when no such record is there."""
     try:
         found = standing(files, path)
     except OSError:
@@ -107,7 +106,7 @@ def _of_fd(files: Files, path: str, fd: int, kind: str = "") -> Judgement | None
         kind = "soft"
     else:
         kind = kind or _kind_of_damaged(found.content)
-    if kind not in KINDS:
+    if not kinds.is_record(kind):
         return None
     seen = BorrowedRecord(files, fd, by_touch=kind == "link")
     return LivenessJudge(kind, WATCHED).judged(path, seen, place_of(fd), clock.now)
@@ -115,4 +114,5 @@ def _of_fd(files: Files, path: str, fd: int, kind: str = "") -> Judgement | None
 
 def _kind_of_damaged(content: bytes) -> str:
     """The kind that the first bytes still tell."""
-    return next((kind for kind in KINDS if b'"kind":"%s"' % kind.encode() in content[:64]), "")
+    told = (kind for kind in kinds.KINDS if b'"kind":"%s"' % kind.encode() in content[:64])
+    return next(filter(kinds.is_record, told), "")

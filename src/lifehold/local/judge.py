@@ -37,7 +37,6 @@ BEING_MOVED = (
     "between; if that lasts, its process is stopped: kill -CONT PID"
 )
 TOO_SLOW = "to acquire it took longer than its ttl"
-RETRY = 0.25  # seconds between two looks where neither an event nor a lease will help
 MOST_SEEN = 1024  # sightings that are kept whatever their age
 LATER = 600.0  # seconds for which one is kept beyond the end of what it waits for
 

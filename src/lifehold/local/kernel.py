@@ -21,6 +21,7 @@ import errno
 import os
 from _thread import get_ident
 
+from ..core.deadline import RETRY
 from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Holder, Lost
@@ -116,7 +117,6 @@ class Asked:
 # Grant() without the call of its constructor, which takes 0.2 us.
 made: Callable[[type[Grant], tuple[object, ...]], Grant] = tuple.__new__  # type: ignore[assignment]
 STRAYS = 100  # how often a path may lead elsewhere after a flock: beyond, inodes are not stable
-RETRY = 0.25  # seconds between two looks where the kernel has no queue for what we wait for
 
 
 class KernelLock(Asked):

@@ -70,7 +70,7 @@ TAKEN = "somebody else's record is in its file: others may be in"
 class LinkLock(RecordLock):
     """The mechanism of one lock file of liblockfile's kind. Made once per Lock object."""
 
-    kind = "link"
+    kind, in_folder = "link", False
     evidence = LivenessJudge("link", SEEN, AGE, AGE)
     noun = home = "lock file"
 
@@ -99,7 +99,7 @@ class LinkLock(RecordLock):
                     if error.errno != errno.ESTALE:
                         raise
                     ours = None
-                answer = None if ours is None else self._judge(ours)
+                answer = None if ours is None else self._contest(ours)
             except OSError as error:  # the same of an open file
                 if error.errno != errno.ESTALE:
                     raise
@@ -286,7 +286,7 @@ class LinkLock(RecordLock):
 
     # ---- the file that is there already
 
-    def _judge(self, seen: RecordFile) -> RecordFile | Held | None:
+    def _contest(self, seen: RecordFile) -> RecordFile | Held | None:
         """None: the path leads elsewhere by now. Look again."""
         over, answer = None, None
         try:
@@ -370,7 +370,7 @@ class LinkLock(RecordLock):
         """Whether it was ours."""
         if self._guard(ours) is None:
             return False  # somebody takes it over, or breaks it by order: it is theirs
-        # Nobody writes over the record of one who has no ttl and lives: see `_judge`.
+        # Nobody writes over the record of one who has no ttl and lives: see `_contest`.
         sure = ours.witness and not self._timed
         if not (sure or self._bears(ours) or self._damaged(ours)) or not self._leads(ours):
             return False

@@ -13,7 +13,7 @@ from _thread import get_ident
 from functools import partial
 
 from ..core import events
-from ..core.deadline import NEVER
+from ..core.deadline import NEVER, RETRY
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Holder, Lost
@@ -25,7 +25,7 @@ from . import clean_up
 from .files import hand_back
 from .ground import SHARED, ground_of, is_far, place_at
 from .handles import RELEASED, TABLE, Descriptors, not_open, table_for
-from .judge import NO_HINT, RETRY, TOO_SLOW, WaitHint, refuse_other_ttl
+from .judge import NO_HINT, TOO_SLOW, WaitHint, refuse_other_ttl
 from .kernel import made
 from .record import HELD, RecordTemplate, WrittenRecord
 from .refusals import asked_again, needs_ttl, no_flock, refused
@@ -62,9 +62,18 @@ class OtherFileSystem(Exception):
 class RecordLock:
     """The mechanism of one path. Holds no state that a lock depends on.
 
-    A kind adds `_attempt`, one try; `_gone`, whether the path shows that it is not ours any more;
-    `_give_back`, the release, by its own descriptor or a name that is surely ours; `_look`, who
-    stands there, for people. The handle of a grant is a `RecordFile`.
+    The handle of a grant is a `RecordFile`. A kind adds its steps, by one name in all kinds:
+
+    `_attempt`    one try, once the ground is known. In its place `soft`, which looks at the ground
+                  of each record, and `folder`, which takes one ground only, override `attempt`.
+    `_publish`    put a record of ours where none is in force. In `generation` that is a takeover
+                  too: it links the next number. `folder` posts its bid, in `_bid`.
+    `_contest`    judge who stands in the way. In `folder` the dead among them go in it.
+    `_take_over`  put a dead one out (L3): `soft` and `link` into its place, `directory` before it
+                  publishes. `soft` asks in `_right` whether it may.
+    `_gone`       whether the path shows that it is not ours any more.
+    `_give_back`  the release, by its own descriptor or a name that is surely ours.
+    `_look`       who stands there, for people.
     """
 
     path: str
@@ -77,6 +86,8 @@ class RecordLock:
     exclusive = True
     leased = True
     noun, home = "record", "folder"  # what a grant leaves at its path, and where that lies
+    in_folder = True  # whether the path is a folder with records in it, not a record itself
+    keeps = ""  # why what a release leaves at its path is not to go, "" where nothing stays
     dead_is_told = False  # to who was just refused: else it was held a moment ago
     safety = NEVER  # seconds between two looks of a waiter to whom no event comes
     place: MountInfo
@@ -105,7 +116,7 @@ class RecordLock:
         place: MountInfo | None = None,
     ) -> None:
         self._refuse(exclusive, record, cleanup)
-        table = table_for(path, table, inside=self.kind not in ("soft", "link"))
+        table = table_for(path, table, inside=self.in_folder)
         self.path, self.runtime, self.table, self.files = path, runtime, table, table.files
         self.label, self.terms = label, terms
         self.mode = 0o666 if shared else 0o600 if mode is None else mode
@@ -124,9 +135,7 @@ class RecordLock:
         why = {
             "exclusive=False": "it has one holder at a time: ReadWriteLock knows readers",
             "record=False": "its record is the lock",
-            "cleanup=": "what it leaves behind is what keeps its tokens growing"
-            if self.kind == "generation"
-            else "it removes its file at release anyway",
+            "cleanup=": self.keeps or "it removes its file at release anyway",
         }[what]
         raise InvalidArgument(f"kind {self.kind!r} takes no {what}: {why}")
 

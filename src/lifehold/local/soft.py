@@ -29,7 +29,7 @@ import os
 from _thread import get_ident
 
 from ..core import events
-from ..core.deadline import NEVER
+from ..core.deadline import NEVER, RETRY
 from ..core.errors import InvalidArgument, UnsafeGround
 from ..core.grant import Grant, Held, Lost
 from ..core.owner import DEAD
@@ -43,7 +43,6 @@ from .ground import place_at
 from .handles import RELEASED
 from .judge import (
     BEING_MOVED,
-    RETRY,
     TOO_SLOW,
     Judgement,
     LivenessJudge,
@@ -89,7 +88,7 @@ PEERS = {
 class SoftLock(RecordLock):
     """The mechanism of one path. Made once per Lock object; no lock depends on its state."""
 
-    kind = KIND
+    kind, in_folder = KIND, False
     enter: Callable[[RecordFile, float], Grant | Held] | None = None  # of a record that draws none
     dead_is_told = True  # whom nothing but the right to write keeps us from following
     safety = 2.0  # seconds between two looks of a waiter to whom no event comes

@@ -28,7 +28,7 @@ import errno
 import os
 from functools import partial
 
-from ..core.deadline import NEVER
+from ..core.deadline import NEVER, RETRY
 from ..core.errors import InvalidArgument, SystemRefused
 from ..core.grant import Grant, Held, Holder, Lost
 from ..core.owner import DEAD
@@ -37,7 +37,7 @@ from . import kernel_record
 from .files import READ_ONLY, hand_back
 from .ground import is_far
 from .handles import TABLE, Descriptors, table_for
-from .judge import RETRY, SEEN, TOO_SLOW, Judgement, LivenessJudge, WaitHint
+from .judge import SEEN, TOO_SLOW, Judgement, LivenessJudge, WaitHint
 from .record_handle import look
 from .refusals import asked_again, make_folders, not_lockable, refused
 from .soft import SoftLock

@@ -23,7 +23,7 @@ from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import replace, value
-from ..local import files, identify, lock_names
+from ..local import files, identify, kinds, lock_names
 from ..local.files import F_SETSIG, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE, rename_new
 from ..lock import absolute
 from ..runtime import clock, fork, process, rights
@@ -56,7 +56,6 @@ else:
     lock_module = fork.later("lifehold.lock", globals(), "lock_module")
     stored = fork.later("lifehold.ops.stored", globals())
 
-OURS = ("soft", "link", "generation", "directory", "folder")
 KERNEL = ("flock", "fcntl", "ofd")
 
 
@@ -119,11 +118,12 @@ class ClearCase:
         """Raises SystemRefused where it cannot be done safely."""
         found = os.lstat(path)
         emptied = (
-            answer.kind not in OURS
+            not kinds.is_record(answer.kind)
             and stat.S_ISREG(found.st_mode)
             and families.also_locks(answer.family)
         )
-        stays = MAY_BE_LOCKED if emptied else STAYS.get(answer.kind, "")
+        row = kinds.KINDS.get(answer.kind)
+        stays = MAY_BE_LOCKED if emptied else "" if row is None else row.stays
         return cls(found, rights.actor_for(path, found), emptied, stays)
 
 
@@ -144,7 +144,9 @@ def _never(path: str, answer: LockAnswer) -> ClearOutcome | None:
     """What is not removed by anybody's order."""
     if not answer.exists:
         return ClearOutcome(path, NOTHING, "no such file or folder", answer)
-    if answer.kind in KERNEL or (answer.kind not in (*OURS, "existence", "pidfile")):
+    if answer.kind in KERNEL or (
+        not kinds.is_record(answer.kind) and answer.kind not in ("existence", "pidfile")
+    ):
         if answer.family not in ("", "flock") or answer.holder is not None:
             why = "a kernel lock's file: removed, it would let a second holder in"
         elif answer.last is not None:
@@ -196,7 +198,7 @@ def _removed(
 ) -> ClearOutcome:
     words = b""
     owner = answer.holder.owner if answer.holder else None
-    if answer.kind not in OURS:
+    if not kinds.is_record(answer.kind):
         words = words_of(path)
         again = who(path, path, plain=True)  # the proof, of what was read
         if not forced and again.state != STALE:
@@ -204,7 +206,7 @@ def _removed(
     note = f"{why} (with the rights of {case.actor.name})" if case.actor else why
     _note(path, answer, note, history.CLEAR)
     try:
-        if answer.kind in OURS:
+        if kinds.is_record(answer.kind):
             order, kind = why if forced else "", answer.kind
             _load(kind)
             rights.act(case.actor, lambda: _take_and_release(path, kind, order, case.found))
@@ -231,11 +233,6 @@ MAY_BE_LOCKED = (
     "the file stays, emptied, since its program may lock it by the kernel too. Only if that "
     "program takes its mere presence as the lock, remove it"
 )
-STAYS = {  # of our kinds
-    "generation": "its folder stays, with a record that is free, for the next holder",
-    "folder": "its folder stays, without the dead bid, for the next holder",
-}
-
 # What a takeover may load on its way: who owns the place may not be able to read our modules.
 NEEDED = (
     "ctypes",

@@ -29,6 +29,7 @@ from ..local.ground_probe import (
     other_process,
     probe,
 )
+from ..local.kinds import KINDS
 from ..runtime import rights, watch_table
 from .who import FolderMissing
 
@@ -37,16 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SAFE, UNSURE, UNSAFE = "safe", "unproven", "unsafe"
-# Kind of lock -> what must exclude for it, and what is said of it where all of that does.
-KINDS = {
-    "kernel": (("flock",), "free at once when its holder ends"),
-    "generation": (("link", "rename"), "needs no kernel lock, only link(2); give it a ttl"),
-    "soft": (("link", "rename", "flock"), "a file whose presence is the lock, with a witness"),
-    "link": (("link",), "as liblockfile's"),
-    "directory": (("rename", "mkdir"), "a folder whose presence is the lock"),
-    "folder": (("exclusive create", "rename"), "as lockfolder's"),
-}
-
 LEASE = (
     "a kernel lock is the lease of the file server of {} there: it may drop that of a machine that "
     "is cut off, which is not told"
@@ -116,7 +107,7 @@ def _best(kinds: tuple[KindVerdict, ...], first: str) -> KindVerdict | None:
 
 
 def _kind(name: str, found: list[ProbeResult], place: MountInfo) -> KindVerdict:
-    needs, words = KINDS[name]
+    needs = KINDS[name].needs
     verdicts = {each.what: each for each in found}
     missing = [each for each in needs if each not in verdicts]
     if missing:
@@ -125,7 +116,7 @@ def _kind(name: str, found: list[ProbeResult], place: MountInfo) -> KindVerdict:
     if worst.verdict == PROVEN and "flock" in needs and not place.one_kernel:
         return KindVerdict(name, UNSURE, LEASE.format(place.kind or "an unknown file system"))  # L1
     if worst.verdict == PROVEN:
-        return KindVerdict(name, SAFE, words)
+        return KindVerdict(name, SAFE, KINDS[name].merit)
     if worst.verdict == UNPROVEN and name == "kernel":
         return KindVerdict(name, UNSURE, LEASE.format(place.kind or "an unknown file system"))
     if worst.verdict == UNPROVEN:

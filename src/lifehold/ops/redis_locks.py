@@ -22,9 +22,9 @@ from ..core.fence import LARGEST
 from ..core.grant import Holder
 from ..core.mask import printable
 from ..core.owner import ALIVE, UNKNOWN, owner_of
-from ..core.slot import in_slot_of
 from ..core.value import replace, value
 from ..runtime.blocking import finish
+from ..store.redis.same_slot import in_slot_of
 from .answer import FREE, HELD, SUSPECT, LockAnswer
 
 TYPE_CHECKING = False

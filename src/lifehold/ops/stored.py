@@ -16,9 +16,9 @@ from ..local.kernel_holders import NOBODY, KernelWaiter
 from ..local.lock_names import shown
 from ..registry import STORES, store_at
 from ..runtime import fork
+from ..store.check_report import GOOD, NOTE, UNPROVEN, Checked, Migrated, StoreFinding
 from ..store.opening import opener
 from ..store.site import checked, decoded
-from ..store.upkeep import GOOD, NOTE, UNPROVEN, Checked, Migrated, StoreFinding
 from ..stores import broken
 from .answer import (
     FREE,

@@ -17,7 +17,7 @@ from ..core.grant import Holder
 from ..core.mask import printable
 from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN
 from ..core.value import replace
-from ..local import identify, kernel_holders, kernel_semaphore, record
+from ..local import identify, kernel_holders, kernel_semaphore, kinds, record
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import place_of
 from ..local.identify import STATES, WATCHED, holder_of
@@ -386,7 +386,7 @@ def answer_present(name: str, path: str, fd: int | None = None) -> LockAnswer | 
     if found is None:
         return None
     kind = found.marker.kind
-    if found.marker.state == OLDER and kind not in identify.KINDS:
+    if found.marker.state == OLDER and not kinds.is_record(kind):
         kind = "pidfile"
     holder = identify.holder_of(found)
     if identify.is_free(found):
@@ -409,7 +409,7 @@ def _note(found: Judgement) -> str:
 
 def _kind(found: Judgement) -> str:
     """Of a record that cannot be read: as it was judged."""
-    return next(kind for kind in identify.KINDS if f"({kind} lock" in found.lock)
+    return next(kind for kind in kinds.KINDS if f"({kind} lock" in found.lock)
 
 
 # ------------------------------------------------------------------------------------------------

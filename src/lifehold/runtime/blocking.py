@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, TypeVar
 
     from ..core.acquire import Ask
-    from . import change_wait, flock_wait, greenlets, heartbeat, looks
+    from . import change_wait, flock_wait, greenlets, heartbeat, holder_for_notices
 
     T = TypeVar("T")
 else:
@@ -25,7 +25,7 @@ else:
     flock_wait = fork.later("lifehold.runtime.flock_wait", globals())
     greenlets = fork.later("lifehold.runtime.greenlets", globals())
     heartbeat = fork.later("lifehold.runtime.heartbeat", globals())
-    looks = fork.later("lifehold.runtime.looks", globals())
+    holder_for_notices = fork.later("lifehold.runtime.holder_for_notices", globals())
 
 LONGEST = 3600.0  # seconds of one sleep: lock.acquire(timeout=...) overflows at 292 years
 
@@ -175,7 +175,7 @@ class BlockingRuntime:
         place.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def look(self, mechanism: Any) -> Any:
-        return await looks.shared(self, mechanism)
+        return await holder_for_notices.shared(self, mechanism)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         if not native.is_replaced() or type(wakeup := wakeup_here()) is ThreadWakeup:

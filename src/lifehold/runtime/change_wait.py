@@ -22,7 +22,7 @@ import errno
 
 from ..core.deadline import Backoff
 from . import clock, fork, heartbeat, native
-from .watch_table import FIRST, LONGEST, chance
+from .watch_table import FIRST, GROWTH, LONGEST, SPREAD, chance
 from .watch_thread import BREATH, IN_VAIN, PathWatch, ProcessWatch
 
 TYPE_CHECKING = False
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
     from ..core.acquire import Ask
 
-PAUSES = Backoff(
-    FIRST, LONGEST, random=chance
-)  # seconds between two looks where no event reaches us
+# Seconds between two looks where no event reaches us: as the watching thread looks.
+PAUSES = Backoff(FIRST, LONGEST, growth=GROWTH, jitter=SPREAD, random=chance)
 # Seconds from one look to the next after an event, and after arming: it may have come before that.
 AGAIN = (0.001, 0.008, 0.064, 0.512)
 PATIENCE = 0.1  # seconds in which the first of a line comes to look, or the next is woken

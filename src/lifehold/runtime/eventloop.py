@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from ..core.acquire import Ask
-    from . import change_wait, looks
+    from . import change_wait, holder_for_notices
 
     T = TypeVar("T")
 else:
     change_wait = fork.later("lifehold.runtime.change_wait", globals())
-    looks = fork.later("lifehold.runtime.looks", globals())
+    holder_for_notices = fork.later("lifehold.runtime.holder_for_notices", globals())
     gc = fork.later("gc", globals())
     futures = fork.later("concurrent.futures", globals())
 
@@ -310,7 +310,7 @@ class EventLoopRuntime:
         place.rung = False  # before the caller looks: what comes from here on is told next time
 
     async def look(self, mechanism: Any) -> Any:
-        return await looks.shared(self, mechanism)
+        return await holder_for_notices.shared(self, mechanism)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
         if _nobody_runs():

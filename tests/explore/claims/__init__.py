@@ -24,9 +24,9 @@ def every() -> Iterator[Claim]:
     from explore.claims.filelock_soft import marks_claims
     from explore.claims.filelock_strict import strict_claims
     from explore.claims.folder import folder_claims
+    from explore.claims.generation_and_link import generation_and_link_claims
     from explore.claims.kernel import kernel_claims
     from explore.claims.once import once_claims
-    from explore.claims.presence import presence_claims
     from explore.claims.readwrite import readwrite_claims
     from explore.claims.shapes import shapes_claims
     from explore.claims.soft import soft_claims
@@ -40,7 +40,7 @@ def every() -> Iterator[Claim]:
     yield from strict_claims()
     yield from once_claims()
     yield from fence_claims()
-    yield from presence_claims()
+    yield from generation_and_link_claims()
     yield from directory_claims()
     yield from folder_claims()
 

@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from explore.claims.claim import Claim
-from explore.claims.presence_model import (
+from explore.claims.leases_model import (
     ASIDE,
     FAR,
     FIRST_WRITE,
@@ -19,7 +19,7 @@ from explore.claims.presence_model import (
     TTL,
     Leases,
     NetworkLeases,
-    presence_client,
+    lease_client,
 )
 from lifehold.core.owner import Owner
 from lifehold.local.directory import DirectoryLock
@@ -64,7 +64,7 @@ def directory_claims() -> Iterator[Claim]:
 
 def directory(kind: Any = DirectoryLock, **options: Any) -> Client:
     """A client."""
-    return Client(presence_client(kind, **options))
+    return Client(lease_client(kind, **options))
 
 
 def maker(*, rounds: int = 1, crashes: bool = True) -> Client:

@@ -27,7 +27,7 @@ from explore.claims.filelock_model import (
     plain,
     words,
 )
-from explore.claims.presence_model import unnamed
+from explore.claims.leases_model import unnamed
 from lifehold.compat.filelock.lease import LeaseFile, MarkerFileMechanism
 from lifehold.compat.filelock.soft import MALFORMED, SoftFileMechanism
 from lifehold.core.acquire import Ask

@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING, Any
 
 from explore.claims.claim import Claim
-from explore.claims.presence_model import ASIDE, NEAR, Leases, unlinked
+from explore.claims.leases_model import ASIDE, NEAR, Leases, unlinked
 from lifehold.core.grant import Grant, Held
 from lifehold.core.owner import LifeVerdict, Owner
 from lifehold.local.files import LOCK_EX, LOCK_NB, LOCK_UN, READ_WRITE

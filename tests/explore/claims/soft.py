@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from explore.claims.claim import Claim
 from explore.claims.filelock_model import Swapping, original
+from explore.claims.leases_model import Leases, liblockfile
 from explore.claims.oracle import Oracle
-from explore.claims.presence_model import Leases, liblockfile
 from lifehold.core.acquire import Ask
 from lifehold.core.deadline import NEVER, Terms
 from lifehold.core.grant import Grant, Held

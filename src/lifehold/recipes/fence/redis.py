@@ -24,8 +24,8 @@ from inspect import isawaitable
 
 from ...core.errors import InvalidArgument, LeaseLost, LifeholdError
 from ...core.fence import stale
-from ...core.slot import in_slot_of
 from ...runtime import fork
+from ...store.redis.same_slot import in_slot_of
 from .rule import token_of
 
 TYPE_CHECKING = False

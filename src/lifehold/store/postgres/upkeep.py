@@ -12,7 +12,7 @@ from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument
 from ...runtime import clock, process
 from ...runtime.blocking import finish
-from ..upkeep import BAD, GOOD, NOTE, Checked, Migrated, StoreFinding
+from ..check_report import BAD, GOOD, NOTE, Checked, Migrated, StoreFinding
 from . import wire
 from .backend import Postgres
 from .connect import PostgresUrl, literal, psycopg

@@ -19,7 +19,7 @@ from ...core.errors import InvalidArgument
 from ...core.mask import masked_urls
 from ...core.value import value
 from ...runtime import clock
-from ..upkeep import BAD, GOOD, NOTE, UNPROVEN, Checked, StoreFinding
+from ..check_report import BAD, GOOD, NOTE, UNPROVEN, Checked, StoreFinding
 from .backend import LIMIT
 from .connect import redis_library, without_ours
 from .groups import QUORUM, SENTINEL, SLOTS, Hosts, is_group

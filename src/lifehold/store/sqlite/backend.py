@@ -28,7 +28,7 @@ from ...core.fence import LARGEST
 from ...core.mask import printable
 from ...runtime import clock, fork, process
 from ...runtime.blocking import finish
-from ...runtime.wakeup import PipeWakeups
+from ...runtime.wakeup_pipes import PipeWakeups
 from ..site import Opener, Site
 from . import database
 from . import schema as sql
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
     from ...core.backend import Order, Renewal, Request, StoreHolder
     from ...core.owner import LifeVerdict
-    from .. import upkeep as reports
+    from .. import check_report as reports
 
     T = TypeVar("T")
 else:
-    reports = fork.later("lifehold.store.upkeep", globals(), "reports")
+    reports = fork.later("lifehold.store.check_report", globals(), "reports")
     sqlite3 = fork.later("sqlite3", globals())
 
 

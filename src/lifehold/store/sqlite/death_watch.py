@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ...core.backend import Request
     from ...core.owner import LifeVerdict, Owner
     from ...runtime import watch_thread
-    from ...runtime.wakeup import PipeWakeups
+    from ...runtime.wakeup_pipes import PipeWakeups
     from ..rules import LockState
 else:
     watch_thread = fork.later("lifehold.runtime.watch_thread", globals())

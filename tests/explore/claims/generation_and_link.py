@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from explore.claims import presence_model as model
-from explore.claims import presence_starts as starts
+from explore.claims import generation_starts as starts
+from explore.claims import leases_model as model
 from explore.claims.claim import Claim
-from explore.claims.presence_model import FAR, Leases, NetworkLeases, liblockfile, presence_client
+from explore.claims.leases_model import FAR, Leases, NetworkLeases, lease_client, liblockfile
 from lifehold.local.generation import GenerationLock
 from lifehold.local.link import LinkLock
 from lifehold.testing.explore import FOREIGN, MIXED, STUCK, TOKEN, WEDGED, Client, Exploration
@@ -23,7 +23,7 @@ OUT_OF_TIME = frozenset({STUCK, WEDGED})
 LEASED: dict[str, Any] = {"leased": True, "place": FAR}
 
 
-def presence_claims() -> Iterator[Claim]:
+def generation_and_link_claims() -> Iterator[Claim]:
     """All of them."""
     yield from generation_claims()
     yield from lease_claims()
@@ -45,12 +45,12 @@ class KnowsOlder(GenerationLock):
 
 def generation(kind: Any = GenerationLock, **options: Any) -> Client:
     """A client of numbered records. Its nonces differ by their tokens."""
-    return Client(presence_client(kind, **options), nonces="same")
+    return Client(lease_client(kind, **options), nonces="same")
 
 
 def link(kind: Any = LinkLock, **options: Any) -> Client:
     """A client of a liblockfile."""
-    return Client(presence_client(kind, **options), nonces="same")
+    return Client(lease_client(kind, **options), nonces="same")
 
 
 def _claim(

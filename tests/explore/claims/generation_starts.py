@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from typing import TYPE_CHECKING
 
-from explore.claims.presence_model import NEAR, TTL
+from explore.claims.leases_model import NEAR, TTL
 from lifehold.core.owner import Owner
 from lifehold.local.record import HELD, RELEASED, VOID, RecordTemplate, WrittenRecord
 from lifehold.testing.clients import PATH

@@ -136,7 +136,7 @@ class LeaseRuntime(ModelRuntime):
         return float(self._seat.step("now"))
 
 
-def presence_client(
+def lease_client(
     kind: Callable[..., Any],
     *,
     rounds: int = 1,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from explore.claims import presence_model as model
-from explore.claims import presence_starts as starts
-from explore.claims.presence import Knows, generation, link
-from explore.claims.presence_model import FAR, Leases, NetworkLeases, liblockfile
+from explore.claims import generation_starts as starts
+from explore.claims import leases_model as model
+from explore.claims.generation_and_link import Knows, generation, link
+from explore.claims.leases_model import FAR, Leases, NetworkLeases, liblockfile
 from lifehold.local.generation import GenerationLock
 from lifehold.local.link import LinkLock
 from lifehold.local.record import HELD, RELEASED, VOID

@@ -240,7 +240,7 @@ def returned_at_once(made: Event) -> bool:
     for frame in reversed(made.frames):
         if (frame.kind, frame.part) == ("try", "body"):
             caught = any(names_of(h) & MET for h in frame.node.handlers)
-            return caught and isinstance(frame.node.body[-1], ast.Return)
+            return caught and isinstance(frame.node.body[-1], ast.Return | ast.Break)
     return False
 
 
@@ -286,6 +286,10 @@ def waits(judge: Judge, look: Event) -> bool:
     """Does the look stand in the test of a loop that sleeps, or lead to a sleep in a loop?"""
     look = innermost(look)
     for stmt, _frames in look.where.walked:
+        if isinstance(stmt, ast.For):
+            if waits_in_for(stmt, look):
+                return True
+            continue
         if not isinstance(stmt, ast.While):
             continue
         inside = [n for s in stmt.body for n in nodes(s)]
@@ -297,6 +301,14 @@ def waits(judge: Judge, look: Event) -> bool:
             denied = isinstance(stmt.test, ast.UnaryOp) and stmt.test.operand is look.site
             return not denied
     return False
+
+
+def waits_in_for(stmt: ast.For, look: Event) -> bool:
+    """`for _ in range(50): if not exists(path): break; sleep(1)`."""
+    inside = [n for s in stmt.body for n in ast.walk(s)]
+    calls = [text_of(n.func).rpartition(".")[2] for n in inside if isinstance(n, ast.Call)]
+    leaves_it = any(isinstance(n, ast.Break) for n in inside)
+    return leaves_it and look.site in inside and bool({"sleep", "wait"} & set(calls))
 
 
 def flagged(judge: Judge, done: list[Event], gone: list[Event]) -> bool:

@@ -26,7 +26,7 @@ CLOCK = re.compile(r"\b(time\.time|time|now|utcnow|monotonic|today|getctime)\b")
 AGED = re.compile(
     r"mtime|ctime|\bage\b|(^|_)age(_|$)|^ts$|_ts$|created"
     r"|timestamp|acquired_at|started|locked_at|expire|expir|heartbeat"
-    r"|stale|_at$|lock_time",
+    r"|stale|_at$|lock_time|^at$|^since$|^taken$|^when$",
     re.IGNORECASE,
 )
 # A guard by one of these says that we hold the lock: a flag, a handle, a pid or token compared.

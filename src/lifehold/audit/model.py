@@ -463,6 +463,8 @@ class Function:
             return f"{self.key(node.value, below)}[{self.key(node.slice, below)}]"
         if isinstance(node, ast.Starred):
             return self.key(node.value, below)
+        if isinstance(node, ast.Tuple):
+            return ",".join([self.key(each, below) for each in node.elts])
         return (
             f"<{type(node).__name__} {getattr(node, 'lineno', 0)}.{getattr(node, 'col_offset', 0)}>"
         )
@@ -485,9 +487,35 @@ class Function:
             return "/".join(self.key(each, below) for each in (node.func.value, *node.args))
         if isinstance(node.func, ast.Attribute) and node.func.attr in SAME_METHODS:
             return self.key(node.func.value, below)
+        told = self._key_of_answer(node, name, below)
+        if told:
+            return told
         given = [self.key(each, below) for each in node.args]
         given += [f"{each.arg}={self.key(each.value, below)}" for each in node.keywords]
         return f"{name or self.key(node.func, below)}({', '.join(given)})"
+
+    def _key_of_answer(self, node: ast.Call, name: str, below: int) -> str:
+        """The path that a helper of the module makes, works on, and returns; "" for any other."""
+        helper = self.module.functions.get(name)
+        if helper is None or helper is self or below < 3:
+            return ""
+        answers = [s.value for s, _ in helper.walked if isinstance(s, ast.Return)]
+        paths = [a for a in answers if a is not None and not isinstance(a, ast.Constant)]
+        if not paths or not all(isinstance(a, ast.Name) for a in paths):
+            return ""
+        keys = {helper.key(each, below - 1) for each in paths}
+        key = keys.pop()
+        plain = not keys and "(" not in key and re.search(r"[/.]", key)
+        if not plain:
+            return ""
+        bound = dict(zip(helper.parameters, node.args, strict=False))
+        bound |= {each.arg: each.value for each in node.keywords if each.arg}
+
+        def put(found: re.Match[str]) -> str:
+            given = bound.get(found[1])
+            return self.key(given, below - 1) if given is not None else found[1]
+
+        return re.sub(r"⟨(\w+)⟩", put, key)
 
     def texts(self, node: ast.AST | None) -> list[str]:
         """Every name and text that an expression is made of, followed through assignments."""

@@ -112,7 +112,9 @@ FORMS = tuple(
         ("O_EXCL FileExistsError EEXIST", "unlink os.remove rmdir"),
         ("getpid(", "unlink os.remove( rmdir"),
         (".exists( os.path.isfile( isdir( lexists(", "unlink( os.remove( rmdir( rmtree( .touch("),
-        ("setnx( .set( cache.add( caches[", ".delete( .expire( .pexpire( time.time()"),
+        ("setnx( .set( setex( .add( caches[", ".delete( .expire( .pexpire( time.time()"),
+        ("etcd consul", ".put("),
+        ("claimed_by locked_by held_by leased_by", "UPDATE update"),
         ("sqlite3.connect( aiosqlite", "/nfs nfs/ /mnt/ /efs"),
         ("attribute_not_exists get_item(", "put_item( update_item( delete_item("),
         ("flock( lockf(", "fcntl"),
@@ -124,7 +126,9 @@ FORMS = tuple(
 REMOVED = tuple(word.encode() for word in "unlink os.remove( rmdir rmtree".split())
 STORED = tuple(
     word.encode()
-    for word in "redis cache Redis boto3 dynamo fcntl advisory Lock( Kazoo .set( sqlite".split()
+    for word in (
+        "redis cache Redis boto3 dynamo fcntl advisory Lock( Kazoo .set( sqlite etcd consul _by"
+    ).split()
 )
 
 

@@ -501,6 +501,7 @@ def read_while_held(judge: Judge, function: Function) -> Iterator[Hit]:
             continue
         kept = "self." in text_of(lock.facts["handle_expr"])
         opened = judge.handles(lock)
+        opened += [itself(each) for each in opened]
         keys = {key for each in opened for key in (each.key, *judge.also_known(each))}
         group = itself(lock).where.within
         for other in whole if kept else ():

@@ -44,7 +44,11 @@ def two_keys(judge: Judge) -> Iterator[Hit]:
         if len(taken) != 1 or len(given) != 1:
             continue
         (one, taker), (other, giver) = taken.popitem(), given.popitem()
-        if worked_out(one, other) or (giver.kind == "script" and of_same_parts(one, other)):
+        if (
+            worked_out(one, other)
+            or of_other_attribute(one, other)
+            or (giver.kind == "script" and of_same_parts(one, other))
+        ):
             yield at(
                 giver,
                 f"the lock is taken as `{shown(one)}` on line {taker.line} and given back as"
@@ -151,6 +155,12 @@ def freed_by_script(event: Event) -> str:
 
 
 DELETES = re.compile(r"""call\s*\(\s*['"](del|unlink)['"]""", re.IGNORECASE)
+
+
+def of_other_attribute(one: str, other: str) -> bool:
+    """`tenant.pk` in the one, `tenant.slug` in the other, and all else the same."""
+    bare = [re.sub(r"(⟨\w+⟩)\.\w+", r"\1", each) for each in (one, other)]
+    return one != other and bare[0] == bare[1]
 
 
 def of_same_parts(one: str, other: str) -> bool:

@@ -12,7 +12,7 @@ from ..judge import CLOCK
 from ..model import maker_of, nodes, text_of
 from ..rule import Hit, at, there
 from .create import denies
-from .keys import alike, literal, spelled_alike
+from .keys import alike, freed_by_script, literal, spelled_alike
 from .rows import by_client_clock, get_then_put, renewed_for_anyone, unowned_item
 
 if TYPE_CHECKING:
@@ -226,7 +226,24 @@ def unowned_delete(judge: Judge) -> Iterator[Hit]:
     """LH203."""
     yield from lua_unowned(judge)
     yield from unowned_item(judge)
+    yield from freed_by_all(judge)
     yield from _deletes(judge, cache=False)
+
+
+def freed_by_all(judge: Judge) -> Iterator[Hit]:
+    """A script that compares, where every holder has set the same text."""
+    for function in judge.functions:
+        for event in judge.own(function):
+            key = freed_by_script(event) if event.kind in ("script", "other") else ""
+            taken = [e for e in judge.done_to(key) if e.kind == "redis_lock"] if key else []
+            if taken and all(map(says_nobody, taken)):
+                yield at(
+                    event,
+                    f"`{event.where.key(taken[0].expr)}` holds the same text for every holder: the"
+                    " comparison tells nobody apart, and the lock of the next one is deleted",
+                    there(taken[0], "taken here"),
+                )
+                break
 
 
 def late_delete(judge: Judge) -> Iterator[Hit]:
@@ -366,7 +383,7 @@ def unowned_renewal(judge: Judge) -> Iterator[Hit]:
         owner = function.within.name if function.within else ""
         renews = bool(set(words.pieces(f"{owner} {function.name}")) & RENEWS)
         for event in own:
-            again = event.facts.get("writes") and any(t.key == event.key for t in takes)
+            again = event.facts.get("writes") and event.key in locked
             if again and not compares_owner(judge, event):
                 yield at(
                     event,

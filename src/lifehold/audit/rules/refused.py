@@ -141,6 +141,9 @@ def answers_in_truth(judge: Judge, helper: Function) -> bool:
     """Does this helper acquire, and say by True and False whether it did?"""
     if not words.acquires(helper.name) and not tries_handle(judge, helper):
         return False
+    finals = [e for e in judge.own(helper) if judge.in_finally(e)]
+    if any(not str(e.facts.get("name", "")).endswith("close") for e in finals):
+        return False  # it works under the lock itself
     answers = [v for v in returned(helper.body) if v is not None]
     no = [
         v

@@ -9,7 +9,7 @@ from .. import forms, words
 from ..blocks import calls_of, exits, names_of
 from ..events import compares_inode
 from ..libraries import OUTSIDE, made_by
-from ..model import text_of
+from ..model import leaves, text_of
 from ..rule import Hit, at, there
 from .create import OWN_NAME, gave_up
 from .refused import CALM
@@ -250,7 +250,10 @@ def key_left_by_error(judge: Judge, function: Function) -> Iterator[Hit]:
 def not_behind(made: Event) -> bool:
     """Does what follows run without the lock too: it was refused, or the function has returned?"""
     tried = [f.node for f in made.frames if (f.kind, f.part) == ("try", "body")]
-    return any(exits(t.body) or not all(exits(h.body) for h in t.handlers) for t in tried)
+    return any(
+        exits(t.body) or not all(leaves(forms.where_it_is_there(h.body)) for h in t.handlers)
+        for t in tried
+    )
 
 
 HARMLESS = frozenset(

@@ -520,7 +520,7 @@ def get_then_put(judge: Judge) -> Iterator[Hit]:
         own = [e for e in judge.own(function) if isinstance(e.facts["called"].func, ast.Attribute)]
         for event in own:
             called = event.facts["called"]
-            if called.func.attr != "put" or len(called.args) < 2 or called.keywords:
+            if called.func.attr != "put" or len(called.args) < 2 or "acquire" in called.keywords:
                 continue
             key = function.key(called.args[0])
             client = text_of(called.func.value)

@@ -56,6 +56,13 @@ def entered(judge: Judge, function: Function, node: ast.AST) -> Entered | None:
     if not isinstance(node, ast.Call):
         return None
     called = judge.module.called(node)
+    group = judge.module.classes.get(text_of(called.func))
+    if group is not None:
+        enter = group.methods.get("__enter__")
+        if enter is None or not waits_alone(judge, enter):
+            return None
+        values = [*called.args, *called.keywords.values()]
+        return group.name, tuple([function.key(each) for each in values])
     helper = judge.reader.callee(function, called)
     if helper is None:
         return None

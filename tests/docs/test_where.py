@@ -22,7 +22,7 @@ def file_of(span):
     """The file or folder that a span of code names; None for a symbol."""
     if "/" not in span and not span.endswith((".py", ".toml")):
         return None
-    return (ROOT if span.startswith(("tests/", "docs/", "pyproject")) else SRC) / span
+    return (ROOT if span.startswith(("tests/", "docs/", "pyproject", ".ci/")) else SRC) / span
 
 
 def test_each_file_of_the_table_of_changes_is_there():

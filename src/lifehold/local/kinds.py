@@ -1,5 +1,8 @@
 """Every kind of lock on files, one row each: all that is known of a kind outside of its own file.
 
+That holds for a record that is a file, or an entry in a folder as `folder`, `generation` and
+`directory` have it. Another shape is also told to `local/identify.py`.
+
 `registry` makes locks by it, `local/identify.py` and `ops/who.py` tell by it what a record is,
 `ops/clear.py` what stays behind, `ops/doctor.py` where the kind is safe, `cli/completion.py` what
 may be typed. The rows are in the order in which doctor prefers them. Nothing is imported by it.

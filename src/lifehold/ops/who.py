@@ -17,7 +17,7 @@ from ..core.grant import Holder
 from ..core.mask import printable
 from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN
 from ..core.value import replace
-from ..local import identify, kernel_holders, kernel_semaphore, kinds, record
+from ..local import identify, kernel_holders, kernel_semaphore, kinds, record, soft_readwrite
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import place_of
 from ..local.identify import STATES, WATCHED, holder_of
@@ -28,7 +28,7 @@ from ..local.lock_names import is_store
 from ..local.proc_locks import FLOCK, POSIX, key_of
 from ..local.record import CURRENT, FROM_NEWER, OLDER, READ_SIZE, UNREADABLE, read
 from ..local.record_handle import BorrowedRecord
-from ..local.soft_readwrite import KIND, SUFFIX, is_marker
+from ..local.soft_readwrite import SUFFIX, is_marker
 from ..lock import absolute
 from ..runtime import clock, fork, process
 from . import databases, families
@@ -543,10 +543,10 @@ def answer_readers(name: str, path: str, fd: int | None = None) -> LockAnswer | 
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM) and os.path.lexists(path + SUFFIX):
             note = f"who is in cannot be read here: {error.strerror}"
-            return LockAnswer(name, path, SUSPECT, note=note, kind=KIND)
+            return LockAnswer(name, path, SUSPECT, note=note, kind=soft_readwrite.KIND)
         return None
     readers = [each for each in found if each is not None]
-    return _told(LockAnswer(name, path, FREE, kind=KIND), claim, readers, len(names))
+    return _told(LockAnswer(name, path, FREE, kind=soft_readwrite.KIND), claim, readers, len(names))
 
 
 def _names(folder: str) -> list[str]:
@@ -621,8 +621,8 @@ def _of_fd(path: str, fd: int, *, certain: bool = False) -> Judgement | None:
         found = read(HOST.pread(fd, READ_SIZE, 0))
     except IsADirectoryError:
         return None
-    if not certain and not (found.state == CURRENT and found.kind == KIND):
+    if not certain and not (found.state == CURRENT and found.kind == soft_readwrite.KIND):
         return None
-    return LivenessJudge(KIND, WATCHED).judged(
+    return LivenessJudge(soft_readwrite.KIND, WATCHED).judged(
         path, BorrowedRecord(HOST, fd), place_of(fd), clock.now
     )

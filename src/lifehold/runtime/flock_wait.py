@@ -219,7 +219,7 @@ def possible() -> bool:
 
 CLOCK_BOOTTIME = 7  # the clock of `clock.now`
 SIGEV_THREAD_ID = 4
-SHORTEST, LONGEST_GAP = 0.001, 0.2  # seconds between two shots
+SHORTEST, LONGEST_TICK = 0.001, 0.2  # seconds between two shots
 CANCELLED = 0.02  # the same of who is cancelled: there may be hundreds at a time
 LONGEST_STAY = 86400.0  # seconds until the first one
 _standing: set[int] = set()  # the threads that wait so
@@ -312,7 +312,7 @@ class FlockInPlace:
     def _set(self, seconds: float, at_least: float = SHORTEST) -> None:
         whole = int(seconds)
         nanoseconds = max(1, int((seconds - whole) * 1e9))
-        again = int(max(at_least, min(seconds / 8, LONGEST_GAP)) * 1e9)
+        again = int(max(at_least, min(seconds / 8, LONGEST_TICK)) * 1e9)
         times = pack("@llll", 0, again, whole, nanoseconds)
         self._libc.timer_settime(self._timer, 0, times, None)
 

@@ -108,7 +108,7 @@ INSTALLED = ("-c", "import sys; from lifehold_command import main; sys.exit(main
 
 @needs("fork")
 @pytest.mark.parametrize("program", [("-m", "lifehold"), INSTALLED], ids=["-m", "installed"])
-@pytest.mark.parametrize("module", ["core", "lock", "cli", "cli.run"])
+@pytest.mark.parametrize("module", ["core", "runtime.fork", "cli", "cli.run"])
 def test_ctrl_c_while_the_package_itself_is_loaded_is_silent_too(
     lifehold, tmp_path, program, module
 ):

@@ -153,6 +153,7 @@ class LockedCommand:
             pid = spawn_at_terminal(self.command, environment, numbers, self.inbox, self.terminal)
         else:
             pid = spawn(self.command, environment, numbers, self.inbox)
+        self.report.get_ready()
         return attend(pid, self.care)
 
     def _why_stop(self) -> str | None:
@@ -470,6 +471,14 @@ class RunReport:
         return 0.0 if self.acquired_at is None else clock.now() - self.acquired_at
 
     # ---- the history
+
+    def get_ready(self) -> None:
+        """Load what writes the history while CMD runs, which nobody waits for."""
+        if self.given["history"]:
+            try:
+                _ = history.append
+            except (ImportError, SystemRefused):
+                return  # no descriptor left: the next try is made when CMD has ended
 
     def _history(
         self,

@@ -16,7 +16,17 @@ from pathlib import Path
 TOOLS = Path(__file__).parent
 SOURCE = TOOLS.parent / "src"
 MODULES = TOOLS / "pyz_modules.py"
-MAIN = "import sys\n\nimport pyz_modules\nfrom lifehold_command import main\n\nsys.exit(main())\n"
+MAIN = """\
+import _signal as signal
+
+if signal.getsignal(signal.SIGINT) == signal.default_int_handler:  # as lifehold_command, earlier
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+import pyz_modules
+from lifehold_command import main
+
+raise SystemExit(main())
+"""
 # For who has the file on the path of modules, as the demo's other processes.
 PACKAGE = 'from pyz_modules import Modules\n\nexec(Modules.get_code("lifehold"))\n'
 BEGINS = b"#!/usr/bin/env python3\n"

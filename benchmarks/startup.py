@@ -18,7 +18,7 @@ LOCKS, ASKED = 1000, 10
 BASE = "python -c pass"
 PEERS = "filelock portalocker fasteners zc.lockfile oslo_concurrency.lockutils".split()
 IMPORT_MS = 25.0
-RUN = 2.5
+RUN = 2.3
 OURS = [sys.executable, "-m", "lifehold"]
 
 

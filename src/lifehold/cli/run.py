@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .. import lock as face
-    from ..core import events, explain, mask, ports, value
+    from ..core import deadline, events, explain, mask, ports, value
     from ..local import kernel
     from ..lock import Lease
     from ..ops import history
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
 
+    deadline = fork.later("lifehold.core.deadline", globals())
     events = fork.later("lifehold.core.events", globals())
     explain = fork.later("lifehold.core.explain", globals())
     face = fork.later("lifehold.lock", globals(), "face")
@@ -365,6 +366,8 @@ def plain_lock(names: list[str], given: dict[str, Any]) -> PlainLock | None:
     if given["kind"] not in ("auto", "kernel") or any(each in typed for each in ODD):
         return None
     address = lock_names.address(typed)
+    if given["wait"]:
+        deadline.seconds("wait", given["wait"])
     if address.doubles or not usual_path(address.path):
         return None
     try:

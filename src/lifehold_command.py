@@ -6,9 +6,6 @@ it. It stands outside of the package, which is loaded before any of its modules.
 can, it hears Ctrl-C again. Not promised: the same while Python itself starts.
 """
 
-import gc
-import sys
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
@@ -21,6 +18,9 @@ if signal.getsignal(signal.SIGINT) == signal.default_int_handler:  # a caller ma
 
 def main() -> int:
     """The exit code of the command line of this process."""
+    import gc  # not before: Ctrl-C may come while it is found
+    import sys
+
     gc.disable()  # what is loaded is no garbage: looking for some is 4 % of a start
     try:
         from lifehold.cli.main import main as command
@@ -34,4 +34,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

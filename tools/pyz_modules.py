@@ -1,32 +1,62 @@
 """Inside of lifehold.pyz: where its modules come from (packed by tools/pyz.py).
 
 `zipimport` reads the whole directory of an archive, in Python, at each start, and opens the archive
-anew for each module. So all modules stand in one entry, compiled for one Python; any other version
-compiles their sources, which are an entry too.
+anew for each module. So the modules stand in one entry, compiled for one Python, each behind its
+name, and an index tells where in the file. What is wanted is read there. Any other version of
+Python, or an archive that was packed anew, compiles the sources, which are an entry too.
+
+The file stays open: a run may last for days, and another edition may have come into its place when
+it wants one module more.
 """
 
 import marshal
+import os
 import sys
 from _frozen_importlib_external import MAGIC_NUMBER
 
 LOADER, PLACE = __loader__, __file__.rpartition("/")[0]
 ModuleSpec = type(__spec__)
-COMPILED, SOURCES = f"modules-{MAGIC_NUMBER.hex()}", "sources"
+MADE_FOR, AT = "", (0, 0)  # set by tools/pyz.py: for which Python, and where the index is
+INDEX, SOURCES = "index", "sources"
 
 
-def unpacked(entry):
-    """What an entry of the archive holds."""
-    return marshal.loads(LOADER.get_data(entry))  # noqa: S302 - of the file that is running
+def opened():
+    """The descriptor of the archive: none of the first three, which may be closed just now."""
+    number, low = os.open(PLACE, os.O_RDONLY | os.O_CLOEXEC), []
+    while number < 3:
+        low.append(number)
+        number = os.dup(number)
+    for each in low:
+        os.close(each)
+    return number
+
+
+def stretch(name, at, size):
+    """What is in the file there, behind `name`; None for anything else."""
+    global archive
+    head = name.encode() + b"\0"
+    for _ in range(2):
+        try:
+            found = os.pread(archive, size, at) if archive >= 0 else b""
+        except OSError:
+            found = b""
+        if found.startswith(head):
+            return marshal.loads(found[len(head) :])  # noqa: S302 - of the file that is running
+        archive = opened()  # a program that closes what it does not know
+    return None
+
+
+def rows():
+    """Each module by name: where its file would stand, and where its code is or its text."""
+    ours = MAGIC_NUMBER.hex() == MADE_FOR and hasattr(os, "pread")
+    found = stretch(INDEX, *AT) if ours else None
+    return found or marshal.loads(LOADER.get_data(SOURCES))  # noqa: S302
 
 
 class Modules:
-    """Finds and loads them: a row is where its file would stand, and its code."""
+    """Finds and loads them."""
 
-    try:
-        rows = unpacked(COMPILED)
-    except OSError:
-        rows = unpacked(SOURCES)
-    sources = None
+    rows = sources = None
 
     @classmethod
     def find_spec(cls, name, _path=None, _target=None):
@@ -49,15 +79,18 @@ class Modules:
 
     @classmethod
     def get_code(cls, name):
-        file, code = cls.rows[name]
-        if isinstance(code, str):
-            return compile(code, file, "exec", dont_inherit=True)
-        return marshal.loads(code)  # noqa: S302
+        file, where = cls.rows[name]
+        code = where if isinstance(where, str) else stretch(name, *where)
+        if code is None:
+            raise ImportError(f"{PLACE} is another file by now", name=name, path=PLACE)
+        return compile(code, file, "exec", dont_inherit=True) if isinstance(code, str) else code
 
     @classmethod
     def get_source(cls, name):  # for a traceback
-        cls.sources = cls.sources or unpacked(SOURCES)
+        cls.sources = cls.sources or marshal.loads(LOADER.get_data(SOURCES))  # noqa: S302
         return cls.sources[name][1]
 
 
+archive = -1  # opened when it is first read
+Modules.rows = rows()
 sys.meta_path.insert(0, Modules)

@@ -15,8 +15,6 @@ if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m") =
     if _signal.getsignal(_signal.SIGINT) == _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
-from .core.acquire import Cancel
-from .core.deadline import Backoff
 from .core.errors import (
     AcquireCancelled,
     CorruptRecord,
@@ -33,8 +31,7 @@ from .core.errors import (
     UnsafeGround,
     WouldBlock,
 )
-from .lease import current_token
-from .lock import Lock
+from .runtime.fork import lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,11 +39,14 @@ if TYPE_CHECKING:
     from .aio import AsyncReadWriteLock as AsyncReadWriteLock
     from .aio import AsyncSemaphore as AsyncSemaphore
     from .astores import aconnect as aconnect
+    from .core.acquire import Cancel
+    from .core.deadline import Backoff
     from .core.grant import Holder
     from .core.owner import Owner
     from .data_file import locked_file as locked_file
     from .data_file_async import alocked_file as alocked_file
-    from .lock import Lease
+    from .lease import current_token
+    from .lock import Lease, Lock
     from .ops.program import clear as clear
     from .ops.program import look as look
     from .recipes.once import OnceFailed, once
@@ -88,14 +88,18 @@ __all__ = [
     "lock_all",
     "once",
 ]
-# Imported when asked for: asyncio alone takes twice as long as all of lifehold.
+# Imported when asked for: asyncio alone takes twice as long as all of lifehold, and of the commands
+# some need no Lock. What the import brings is what holds forks back meanwhile.
 _ON_DEMAND = {
     "AsyncLease": "lifehold.aio",
     "AsyncLock": "lifehold.aio",
     "AsyncReadWriteLock": "lifehold.aio",
     "AsyncSemaphore": "lifehold.aio",
+    "Backoff": "lifehold.core.deadline",
+    "Cancel": "lifehold.core.acquire",
     "Holder": "lifehold.core.grant",
     "Lease": "lifehold.lock",
+    "Lock": "lifehold.lock",
     "OnceFailed": "lifehold.recipes.once",
     "Owner": "lifehold.core.owner",
     "ReadWriteLock": "lifehold.shapes",
@@ -106,6 +110,7 @@ _ON_DEMAND = {
     "aonce": "lifehold.recipes.once_async",
     "clear": "lifehold.ops.program",
     "connect": "lifehold.stores",
+    "current_token": "lifehold.lease",
     "lock_all": "lifehold.several",
     "locked_file": "lifehold.data_file",
     "look": "lifehold.ops.program",
@@ -117,9 +122,8 @@ if not TYPE_CHECKING:  # a type checker would take any name for granted
 
     def __getattr__(name: str) -> object:
         if name in _ON_DEMAND:
-            from .runtime.fork import lazily
-
-            return getattr(lazily(_ON_DEMAND[name]), name)
+            found = globals()[name] = getattr(lazily(_ON_DEMAND[name]), name)
+            return found
         raise AttributeError(f"module 'lifehold' has no attribute {name!r}")
 
 

@@ -151,12 +151,14 @@ class AsyncLease(Holding):
         """
         return LossScope(self.lost, lambda: self._error(self.lost.reason or "it was lost"))
 
-    async def release(self) -> None:
+    async def release(self, **unknown: Never) -> None:
         """Let the lock go.
 
         Raises NotHeld when that was done before or belongs to a parent process, LeaseLost
         when the lock was lost meanwhile.
         """
+        if unknown:
+            raise words.unknown("release()", unknown)
         if self._depth:
             self._depth -= 1
             return
@@ -360,11 +362,13 @@ class AsyncLock(LockFace):
     def _task(self) -> object:
         return current_task()
 
-    async def release(self) -> None:
+    async def release(self, **unknown: Never) -> None:
         """Release the lease of this task, the last one that it took. Raises NotHeld for none.
 
         A lock that is passed on to another task is released there by its lease (L5, L9).
         """
+        if unknown:
+            raise words.unknown("release()", unknown)
         lease = self._of_task(current_task())
         if lease is None:
             raise NotHeld(f"{self._name!r} is not held by this task", name=self._name)
@@ -662,8 +666,10 @@ class AsyncReadWriteLock(ReadWriteFace):
         """The lease that this task holds, to write or to read; None for none."""
         return self._writes.lease or self._reads.lease  # type: ignore[return-value]
 
-    async def release(self) -> None:
+    async def release(self, **unknown: Never) -> None:
         """Release the lease of this task. Raises NotHeld for none."""
+        if unknown:
+            raise words.unknown("release()", unknown)
         await (self._reads if self._writes.lease is None else self._writes).release()
 
 

@@ -540,12 +540,13 @@ class Lease(Holding):
         if cause is not None:
             raise self._unanswered(cause) from cause
 
-    def release(self) -> None:
-        """Let the lock go.
+    def release(self, **unknown: Never) -> None:
+        """Let the lock go. Raises NotHeld when that was done before, LeaseLost when it was lost.
 
-        Raises NotHeld when that was done before or belongs to a parent process, LeaseLost
-        when the lock was lost meanwhile.
+        NotHeld also in a forked child, whose parent holds the lock.
         """
+        if unknown:
+            raise words.unknown("release()", unknown)
         if self._depth:
             self._depth -= 1
             return
@@ -591,10 +592,8 @@ class Lock(LockFace):
     `wait`: seconds that `acquire()` and `with` wait; None until acquired, 0 for one try.
     `kind`: "kernel", or "auto", which chooses it. `exclusive=False` locks shared: many may hold it
     at once.
-    `label`: a word for people, shown to waiters. `reentrant`: the thread that holds it may take
-    it again.
-    `max_hold`: seconds after which a grant ends by itself and is lost. `record=False` writes
-    nothing.
+    `label`: a word for people, shown to waiters. `reentrant`: the thread with it may take it again.
+    `max_hold`: seconds after which a grant ends and is lost. `record=False` writes nothing.
     `cleanup`: unlink the file at release. `mode`: of a new file, whatever the umask; `shared=True`:
     0666.
     `cancel`: a `Cancel` by which another thread ends a wait.
@@ -758,11 +757,13 @@ class Lock(LockFace):
                 found = finish(polled(self._mechanism, self._runtime, ask, answer))
         return self._outcome(found, ask, patience, started)
 
-    def release(self) -> None:
+    def release(self, **unknown: Never) -> None:
         """Release the lease of this thread, the last one that it took. Raises NotHeld for none.
 
         A lock that is passed on to another thread is released there by its lease (L5, L9).
         """
+        if unknown:
+            raise words.unknown("release()", unknown)
         lease = self._of_thread(this_thread.key)
         if lease is None:
             raise NotHeld(f"{self._name!r} is not held by this thread", name=self._name)

@@ -70,8 +70,10 @@ class LeaseGroup:
         """The fencing token of each."""
         return [lease.token for lease in self._leases]
 
-    def release(self) -> None:
+    def release(self, **unknown: Never) -> None:
         """Let all of them go. Raises the first error, when all have been seen to."""
+        if unknown:
+            raise words.unknown("release()", unknown)
         first: BaseException | None = None
         try:
             for lease in self._leases[::-1]:
@@ -294,8 +296,10 @@ class All:
                 of_all(error, self._locks, taken)
             raise
 
-    def release(self) -> None:
+    def release(self, **unknown: Never) -> None:
         """Release what this thread holds of these locks. Raises NotHeld for nothing."""
+        if unknown:
+            raise words.unknown("release()", unknown)
         LeaseGroup(held(self._locks)).release()
 
     def __enter__(self) -> LeaseGroup:

@@ -57,8 +57,10 @@ class AsyncLeaseGroup(LeaseGroup):
             if (why := lease._why_over()) is not None:
                 raise lease._error(why)
 
-    async def release(self) -> None:  # type: ignore[override]
+    async def release(self, **unknown: Never) -> None:  # type: ignore[override]
         """Let all of them go. Raises the first error, when all have been seen to."""
+        if unknown:
+            raise words.unknown("release()", unknown)
         first: BaseException | None = None
         try:
             for lease in self._leases[::-1]:
@@ -205,8 +207,10 @@ class AsyncAll:
                 of_all(error, self._locks, taken)
             raise
 
-    async def release(self) -> None:
+    async def release(self, **unknown: Never) -> None:
         """Release what this task holds of these locks. Raises NotHeld for nothing."""
+        if unknown:
+            raise words.unknown("release()", unknown)
         await AsyncLeaseGroup(held(self._locks)).release()
 
     async def __aenter__(self) -> AsyncLeaseGroup:

@@ -482,8 +482,10 @@ class ReadWriteLock(ReadWriteFace):
         """The lease that this thread holds, to write or to read; None for none."""
         return self._writes.lease or self._reads.lease  # type: ignore[return-value]
 
-    def release(self) -> None:
+    def release(self, **unknown: Never) -> None:
         """Release the lease of this thread. Raises NotHeld for none."""
+        if unknown:
+            raise words.unknown("release()", unknown)
         (self._reads if self._writes.lease is None else self._writes).release()
 
 

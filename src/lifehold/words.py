@@ -64,6 +64,8 @@ CURES: Mapping[str, str] = {
     **dict.fromkeys("hold_time max_hold_time hold".split(), "give max_hold={value}"),
     "fail_when_locked": _TRY,
     "fsync": "give durable={value}",
+    "n": "permits= is how many may hold it at once, and each releases its own lease",
+    "raise_on_redis_error": "leave it out: a store that does not answer raises StoreUnavailable",
     "flags": "give exclusive=False for LOCK_SH, wait=0 for LOCK_NB",
     "force": "call `lease.release()` as often as it was acquired, or `break_(reason)`",
     "external": "leave it out: every lock here excludes other processes",

@@ -6,11 +6,14 @@ import re
 import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from ground import needs
 from lifehold import Lock
+from lifehold.cli import options
 
 from .shell import PROMPT, Shell
 
@@ -65,8 +68,6 @@ def test_ctrl_c_ends_the_loop_around_any_command(shell, lifehold, line, begun):
 
 def lifehold_is_at_work(shell, lifehold):
     """Past its start: it has done with /proc what a look at the lock needs, or counts on."""
-    import time
-
     time.sleep(1.5)
 
 
@@ -108,7 +109,7 @@ INSTALLED = ("-c", "import sys; from lifehold_command import main; sys.exit(main
 
 @needs("fork")
 @pytest.mark.parametrize("program", [("-m", "lifehold"), INSTALLED], ids=["-m", "installed"])
-@pytest.mark.parametrize("module", ["core", "lock", "cli", "cli.run"])
+@pytest.mark.parametrize("module", ["core", "runtime.fork", "cli", "cli.run"])
 def test_ctrl_c_while_the_package_itself_is_loaded_is_silent_too(
     lifehold, tmp_path, program, module
 ):
@@ -121,6 +122,37 @@ def test_ctrl_c_while_the_package_itself_is_loaded_is_silent_too(
         stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+PACKAGE = Path(options.__file__).parents[1]
+OURS = (f'File "{PACKAGE}/', f'File "{PACKAGE.with_name("lifehold_command.py")}"')
+
+
+@needs("fork")
+@pytest.mark.parametrize("words", ["run x -- sleep 5", "who x"])
+@pytest.mark.parametrize("milliseconds", [5, 15, 30, 50, 70])
+def test_ctrl_c_in_the_first_moments_shows_no_line_of_ours(lifehold, words, milliseconds):
+    """Python itself, until its first line of ours, tells of Ctrl-C in its own words."""
+    command = [sys.executable, *INSTALLED, *words.split()]
+    for _ in range(5):
+        started = subprocess.Popen(
+            command, env=lifehold.environment, cwd=lifehold.folder,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        time.sleep(milliseconds / 1000)
+        started.send_signal(signal.SIGINT)
+        _, told = started.communicate(timeout=150)
+        assert not [each for each in OURS if each in told], told
+
+
+def test_ctrl_c_in_the_middle_of_argparse_stays_ctrl_c(monkeypatch):
+    def struck(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("argparse.ArgumentParser.format_usage", struck)
+    monkeypatch.setattr("argparse.ArgumentParser.parse_known_args", struck)
+    with pytest.raises(KeyboardInterrupt):
+        options.thorough(options.WHO, ["x"])
 
 
 def test_who_imports_the_library_keeps_its_handler(lifehold):

@@ -312,3 +312,19 @@ def test_a_pid_file_of_a_process_that_lives_is_told_and_that_of_a_dead_one_is_no
     daemon.wait()
     assert lifehold("run", "-n", "./app.pid", "--", "true").stderr == ""
     assert path.read_text() == f"{daemon.pid}\n"
+
+
+@pytest.mark.parametrize("words", [["job"], ["-w", "5", "job"], ["-s", "job"], ["./data/x.lock"]])
+def test_a_usual_run_tells_what_one_with_a_whole_lock_does(lifehold, words):
+    """It asks the mechanism alone; a run inside of another asks a `Lock`."""
+    (lifehold.folder / "data").mkdir()
+    show = 'echo "$LIFEHOLD_NAME $LIFEHOLD_LOCK ${LIFEHOLD_TOKEN:+token} ${LIFEHOLD_NONCE%-*}"'
+    command = ["run", "-v", *words, "--", "sh", "-c", show]
+    ours = [sys.executable, "-m", "lifehold"]
+    usual, whole = lifehold(*command), lifehold("run", "outer", "--", *ours, *command)
+    told = [
+        [re.sub(r"\b[0-9a-f]{16}\b|\d[\d.e-]*", "N", text) for text in (done.stdout, done.stderr)]
+        for done in (usual, whole)
+    ]
+    assert usual.returncode == whole.returncode == 0
+    assert told[0] == told[1]

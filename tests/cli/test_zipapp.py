@@ -87,8 +87,7 @@ def test_another_python_compiles_the_sources(made, tmp_path):
     with zipfile.ZipFile(made) as before, zipfile.ZipFile(older, "w") as after:
         for name in before.namelist():
             if not name.endswith(".pyc"):
-                renamed = "modules-00" if name.startswith("modules-") else name
-                after.writestr(renamed, before.read(name))
+                after.writestr(name, before.read(name))
     done = subprocess.run(
         [sys.executable, older, "run", "job", "--", "echo", "ran"], text=True, check=True,
         env=os.environ | {"LIFEHOLD_DIR": str(tmp_path)}, capture_output=True, timeout=60,
@@ -111,6 +110,26 @@ except lifehold.InvalidArgument:
         check=False,
     )  # fmt: skip
     assert "raise InvalidArgument(" in done.stderr
+
+
+def test_another_file_in_its_place_does_not_disturb_a_run(made, tmp_path):
+    mine = tmp_path / "mine.pyz"
+    mine.write_bytes(made.read_bytes())
+    mine.chmod(0o755)
+    swap = f"echo other > {tmp_path}/other; mv {tmp_path}/other {mine}; rm {tmp_path}/job.lock"
+    done = call(mine, tmp_path, "run", "job", "--", "sh", "-c", swap)  # a loss needs more modules
+    assert done.returncode == 74
+    assert done.stderr.startswith("lifehold: 'job' is lost: its lock file was removed")
+    assert '"event":"loss"' in (tmp_path / ".job.lock.history").read_text()
+
+
+@pytest.mark.parametrize("closed", ["", "<&-", "<&- >&- 2>&-"])
+def test_what_it_runs_has_no_descriptor_of_it(made, tmp_path, closed):
+    script = tmp_path / "script"
+    script.write_text(f'{made} run job -- sh -c "ls -l /proc/self/fd > {tmp_path}/seen" {closed}')
+    done = call(Path("/bin/sh"), tmp_path, str(script))
+    assert done.returncode == 0
+    assert str(made) not in (tmp_path / "seen").read_text()
 
 
 def test_what_it_runs_finds_no_trace_of_it_in_its_environment(made, tmp_path):

@@ -10,8 +10,9 @@ import pytest
 import lifehold
 from ground import needs
 
-MOST_OF_RUN = 67  # the same of a first `lifehold run`
-MOST = 36  # modules beyond bare Python, ours included
+MOST = 16  # modules beyond bare Python, ours included
+MOST_OF_LOCK = 33  # the same of `from lifehold import Lock`
+MOST_OF_RUN = 49  # and of a first `lifehold run` of a lock that is free
 FORBIDDEN = set(
     "asyncio concurrent ctypes dataclasses datetime enum importlib.metadata inspect json logging"
     " multiprocessing pathlib psutil re selectors signal socket subprocess tempfile threading trio"
@@ -31,9 +32,10 @@ def modules_after(statement: str) -> set[str]:
 
 
 def test_the_import_brings_nothing_heavy_and_little_at_all():
-    found = modules_after("import lifehold")
-    assert not found & FORBIDDEN
-    assert len(found) <= MOST, sorted(found)
+    for statement, most in (("import lifehold", MOST), ("from lifehold import Lock", MOST_OF_LOCK)):
+        found = modules_after(statement)
+        assert not found & FORBIDDEN
+        assert len(found) <= most, sorted(found)
 
 
 def test_an_uncontended_lock_brings_nothing_heavy(tmp_path):
@@ -44,7 +46,8 @@ def test_an_uncontended_lock_brings_nothing_heavy(tmp_path):
 
 # What a wait, a lease that is renewed, or a message needs.
 OF_WAITS = {"warnings", "heapq", "struct", "lifehold.core.explain", "lifehold.runtime.renewal",
-            "lifehold.runtime.heartbeat", "lifehold.runtime.flock_wait"}  # fmt: skip
+            "lifehold.runtime.heartbeat", "lifehold.runtime.flock_wait", "lifehold.core.acquire",
+            "lifehold.cli.render", "lifehold.lock", "lifehold.lease"}  # fmt: skip
 RUN = """
 from lifehold.cli import main
 main._leave = lambda code, interrupted: None

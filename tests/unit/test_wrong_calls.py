@@ -78,6 +78,23 @@ WRONG = [
     (lambda: Lock(PATH, singletn=True), "singletn=True", "singleton=True"),
     (lambda: Lock(lock_file=PATH), "lock_file=", "give it first"),
     (Lock, "path", "Lock('build.lock')"),
+    (lambda: Lock(PATH).release(force=True), "force=True", "break_(reason)"),
+    (lambda: Lock(PATH).release(zzz=3), "zzz=3", "release() takes no"),
+    (lambda: Semaphore(PATH, 2).release(n=2), "n=2", "its own lease"),
+    (lambda: ReadWriteLock(PATH).release(force=True), "force=True", "break_(reason)"),
+    (lambda: lock_all([PATH]).release(force=True), "force=True", "break_(reason)"),
+    (lambda: memory().lock("a").release(force=True), "force=True", "break_(reason)"),
+    (lambda: memory().lock("a").acquire(blocking=False), "blocking=False", "try_acquire()"),
+    (lambda: memory().lock("a").acquire(timeout=2), "timeout=2", "wait=2"),
+    (lambda: memory().semaphore("s", 2).release(raise_on_redis_error=True),
+     "raise_on_redis_error=True", "StoreUnavailable"),
+    (lambda: run(AsyncLock(PATH).release(force=True)), "force=True", "break_(reason)"),
+    (lambda: run(AsyncSemaphore(PATH, 2).release(n=1)), "n=1", "its own lease"),
+    (lambda: run(AsyncReadWriteLock(PATH).release(force=True)), "force=True", "break_(reason)"),
+    (lambda: run(lock_all_async([PATH]).release(force=True)), "force=True", "break_(reason)"),
+    (lambda: run(of_tasks(lambda store: store.lock("a").release(force=True))), "force=True",
+     "break_(reason)"),
+    (lambda: run(AsyncLock(PATH).acquire(timeout=2)), "timeout=2", "wait=2"),
     (lambda: Lock(PATH, 5), "5", "wait=5"),
     (lambda: Lock(5), "int 5", "os.PathLike of str"),
     (lambda: Lock(None), "None", "os.PathLike of str"),
@@ -181,6 +198,25 @@ def test_a_wrong_call_is_told_by_argument_value_and_cure(number, tmp_path, monke
     assert "__init__" not in text
     assert not isinstance(caught.value, LifeholdError) or caught.value.code == "invalid_argument"
     assert not [each for each in tmp_path.iterdir() if each.suffix == ".lock"]
+
+
+@pytest.mark.parametrize("make", [Lock, lambda path: lock_all([path])])
+def test_a_lease_names_what_its_release_does_not_take_and_holds_on(make, tmp_path):
+    with make(tmp_path / "x.lock") as lease:
+        with pytest.raises(InvalidArgument, match=r"^release\(\) takes no force=True: call `lease"):
+            lease.release(force=True)
+        lease.check()
+
+
+@pytest.mark.parametrize("make", [AsyncLock, lambda path: lock_all_async([path])])
+def test_a_lease_of_tasks_does_so_too(make, tmp_path):
+    async def main():
+        async with make(tmp_path / "x.lock") as lease:
+            with pytest.raises(InvalidArgument, match=r"^release\(\) takes no force=True: call `l"):
+                await lease.release(force=True)
+            lease.check()
+
+    run(main())
 
 
 def test_there_are_the_wrong_calls_of_others_and_forty_of_our_own():

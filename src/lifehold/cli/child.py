@@ -15,15 +15,18 @@ import sys
 from ..core.mask import printable
 from ..runtime import clock, fork
 from . import exits
-from .render import say
 from .signals import FOR_ONE, FORWARDED, RESTORED, SignalQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Sequence
+
+    from . import render
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
+
+    render = fork.later("lifehold.cli.render", globals())
 
 SHELL = "/bin/sh"
 
@@ -154,7 +157,7 @@ def script_of(command: list[str]) -> list[str]:
 def refuse(command: list[str], error: OSError) -> int:
     """Say on stderr that CMD could not be started; the exit code."""
     refused = CannotStart(command, error)
-    say(str(refused))
+    render.say(str(refused))
     return refused.code
 
 
@@ -286,7 +289,7 @@ class _Attendance:
             if left == []:
                 return True  # zombies whose parent does not care
             self.tell_at = now + max(TELL, now - self.ended_at)
-            say(
+            render.say(
                 f"{self.care.what} has ended with {self.code}, and processes that it started run "
                 f"on{_listed(left)}: the lock is held until they end (setsid keeps one out of this)"
             )
@@ -336,7 +339,9 @@ class _Attendance:
         except ProcessLookupError:
             return
         except PermissionError:  # it has become another user: nothing but waiting is left
-            say(f"signal {number} cannot be sent to {self.care.what}, which runs as another user")
+            render.say(
+                f"signal {number} cannot be sent to {self.care.what}, which runs as another user"
+            )
 
 
 def bury(kept: int) -> None:
@@ -444,7 +449,7 @@ def run_supervised(
             os.close(_alive)
             code = _supervise(command, environment, care, grace, life, tell, me)
         except OSError as error:  # no process for CMD, most likely
-            say(f"cannot run {care.what}: {error.strerror}")
+            render.say(f"cannot run {care.what}: {error.strerror}")
             code = exits.REFUSED
         finally:
             os._exit(code)
@@ -511,7 +516,7 @@ def _supervise(
         ours.terminal,
         grace,
         orphaned,
-        lambda reason: say(f"{reason}: stopping {ours.what}"),
+        lambda reason: render.say(f"{reason}: stopping {ours.what}"),
     )
     return attend(child, care)
 

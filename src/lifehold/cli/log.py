@@ -14,9 +14,9 @@ from ..lock import absolute
 from ..ops import history
 from ..ops.who import FolderMissing
 from . import exits, target
+from .locks import doubles_text
 from .options import LOG, Usage, arguments
 from .render import put, say, table
-from .run import doubles_text
 
 SCHEMA = "lifehold.log/1"
 

@@ -15,9 +15,9 @@ from ..ops.changes import APPEARED, CHANGED, Changes, between, pace
 from ..ops.foreign import several
 from ..runtime import clock
 from . import exits, render, target
+from .locks import doubles_text
 from .options import LS, WHO, Usage, arguments
 from .render import columns_of, progress, put, say
-from .run import doubles_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -14,12 +14,15 @@ from ..core.errors import LifeholdError
 from ..core.mask import masked_urls, printable
 from ..runtime import fork
 from . import exits
-from .render import forget_stdout, put, say, show_help
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
+
+    from . import render
+else:
+    render = fork.later("lifehold.cli.render", globals())
 
 NAMED = ("flock", "dotlockfile")
 # The module of a command that has none of its own name.
@@ -100,12 +103,12 @@ def _command(words: list[str]) -> int:
     if name == "help" and words[1:]:
         return _command([words[1], "--help"])
     if name in ("-h", "--help", "help"):
-        show_help(options.help_of_all())
+        render.show_help(options.help_of_all())
         return exits.DONE if words else exits.USAGE
     if name in ("-V", "--version", "version"):
         from .. import __version__
 
-        put(f"lifehold {__version__}")
+        render.put(f"lifehold {__version__}")
         return exits.DONE
     from . import mistaken
 
@@ -119,15 +122,15 @@ def _ended(error: BaseException, words: list[str]) -> int:
     if type(error).__name__ == "HelpAsked":
         return _shown(str(error))
     if isinstance(error, BrokenPipeError):
-        forget_stdout()
+        render.forget_stdout()
     elif isinstance(error, LifeholdError):
-        say(masked_urls(_as_typed(error.text, words)))  # L11  it may quote what was typed
+        render.say(masked_urls(_as_typed(error.text, words)))  # L11  it may quote what was typed
     elif isinstance(error, OSError):
         where = f": {printable(str(error.filename))}" if error.filename else ""
-        say(f"the system refused: {error.strerror or error}{where}")
+        render.say(f"the system refused: {error.strerror or error}{where}")
     elif isinstance(error, KeyboardInterrupt):
         if os.isatty(2):
-            say("", prefix="")  # after the terminal's ^C
+            render.say("", prefix="")  # after the terminal's ^C
     else:
         sys.excepthook(type(error), error, error.__traceback__)
     return exits.code_of(error)
@@ -144,11 +147,11 @@ def _as_typed(text: str, words: list[str]) -> str:
 
 def _shown(text: str) -> int:
     try:
-        show_help(text)
+        render.show_help(text)
     except BrokenPipeError:
-        forget_stdout()
+        render.forget_stdout()
     except LifeholdError as error:  # a full disk
-        say(error.text)
+        render.say(error.text)
         return exits.code_of(error)
     return exits.DONE
 

@@ -27,10 +27,11 @@ from ..recipes.once_results import COMMAND, LIMIT, Codec, packed
 from ..runtime import clock
 from . import exits
 from .child import Terminal
+from .locks import CommandLock, doubles_text, take
 from .options_once import ONCE, name_and_command
 from .options_run import RUN
 from .render import forget_stdout, say
-from .run import LOST, RAN, CommandLock, LockedCommand, RunReport, doubles_text, take
+from .run import LOST, RAN, LockedCommand, RunReport
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Once:
         lock = CommandLock(self.name, address, self.given)
 
         account = RunReport([lock], self.command, self.given | {"json": False})
+        account.listen()
         try:
             leases = take([lock], self.given["wait"])
         except NotAcquired as error:

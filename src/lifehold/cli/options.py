@@ -21,6 +21,7 @@ from .row import STORE, Command, HelpAsked, Option, Usage, duration, in_store, s
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
     from typing import Any, NoReturn
 
@@ -451,14 +452,23 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
     for name, count in command.operands:
         fewer = "*" if count == "+" else count or "?"
         parser.add_argument(name, nargs=fewer if named else count, metavar=name.upper())
-    # An option may stand between two of them; behind `--` there is none.
-    parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
-    given = vars(parse(words))
+    given = _parsed(parser, words)
     rest = [*(given.pop("called", None) or ())]
     for name, _ in command.operands:
         found = given.pop(name)
         rest += found if isinstance(found, list) else [found] if found is not None else []
     return given, _meant(command, rest, given)
+
+
+def _parsed(parser: argparse.ArgumentParser, words: list[str]) -> dict[str, Any]:
+    # An option may stand between two operands; behind `--` there is none.
+    parse = parser.parse_args if "--" in words else parser.parse_intermixed_args
+    try:
+        return vars(parse(words))
+    except AttributeError as error:  # what argparse of 3.11 raises when Ctrl-C ends it
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise
 
 
 def _meant(command: Command, rest: list[str], given: dict[str, Any]) -> list[str]:

@@ -13,54 +13,52 @@ from __future__ import annotations
 
 import os
 
-from ..core import around, events
-from ..core.errors import (
-    InvalidArgument,
-    LeaseLost,
-    LifeholdError,
-    NotAcquired,
-    SystemRefused,
-    WouldBlock,
-)
+from ..core import around
+from ..core.errors import LeaseLost, LifeholdError, NotAcquired, SystemRefused
+from ..core.grant import Grant
 from ..core.mask import masked_command, printable
-from ..core.ports import is_far, is_kinded
-from ..described import canonical
-from ..local import lock_names
-from ..lock import Lock, refusal
+from ..local import ground, lock_names
 from ..runtime import clock, fork
 from . import exits, target
 from .child import CannotStart, ChildCare, Terminal, attend, become, spawn, spawn_at_terminal
-from .options_run import RUN, SLOTS, contradictions, names_and_command, quick
-from .render import say
+from .options_run import RUN, contradictions, names_and_command, quick
 from .signals import SignalQueue
-from .target import NoticedLock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import json
     import signal
+    from collections.abc import Callable, Sequence
     from typing import Any
 
-    from ..core import explain, mask, value
+    from .. import lock as face
+    from ..core import deadline, events, explain, mask, ports, value
+    from ..local import kernel
     from ..lock import Lease
-    from ..ops import history, who
+    from ..ops import history
     from ..runtime import process
-    from . import notice
-    from . import slots as slot_runs
+    from . import locks as run_locks
+    from . import render
+    from .locks import CommandLock
+
+    Leases = Sequence[Lease | "PlainLease"]
+    Locks = Sequence[CommandLock | "PlainLock"]
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
 
+    deadline = fork.later("lifehold.core.deadline", globals())
+    events = fork.later("lifehold.core.events", globals())
     explain = fork.later("lifehold.core.explain", globals())
+    face = fork.later("lifehold.lock", globals(), "face")
     history = fork.later("lifehold.ops.history", globals())
-    mask = fork.later("lifehold.core.mask", globals())
-    notice = fork.later("lifehold.cli.notice", globals())
-    process = fork.later("lifehold.runtime.process", globals())
-    slot_runs = fork.later("lifehold.cli.slots", globals(), "slot_runs")
-    value = fork.later("lifehold.core.value", globals())
-    who = fork.later("lifehold.ops.who", globals())
     json = fork.later("json", globals())
-
-__all__ = ["doubles_text", "run"]
+    kernel = fork.later("lifehold.local.kernel", globals())
+    mask = fork.later("lifehold.core.mask", globals())
+    ports = fork.later("lifehold.core.ports", globals())
+    process = fork.later("lifehold.runtime.process", globals())
+    render = fork.later("lifehold.cli.render", globals())
+    run_locks = fork.later("lifehold.cli.locks", globals(), "run_locks")
+    value = fork.later("lifehold.core.value", globals())
 
 
 def run(words: list[str]) -> int:
@@ -72,10 +70,15 @@ def run(words: list[str]) -> int:
         raise SystemRefused("`lifehold run` needs Unix; here use lifehold.Lock from Python")
     if given["skip_ok"] and given["wait"] is None:
         given["wait"] = 0.0
-    locks = locks_of(names, given)
-    report = RunReport(locks, command, given)
+    plain = plain_lock(names, given)
+    locks = [] if plain else run_locks.locks_of(names, given)
+    report = RunReport([plain] if plain else locks, command, given)
     try:
-        leases = take(locks, given["wait"])
+        leases = plain.try_once() if plain else None
+        if leases is None:
+            locks = report.locks = locks or run_locks.locks_of(names, given)
+            report.listen()
+            leases = run_locks.take(locks, given["wait"])
     except NotAcquired as error:
         code = exits.HELD if given["conflict"] is None else int(given["conflict"])
         code = exits.DONE if given["skip_ok"] else code
@@ -86,29 +89,11 @@ def run(words: list[str]) -> int:
             return exits.code_of(error)
         raise
     report.took(leases)
-    if given["exclusive"]:
-        tell_presence(leases)
+    if given["exclusive"] and any(lease.token is None for lease in leases):
+        run_locks.tell_presence(leases)
     if given["replace"]:
         return replace(leases, command, report, given["slot_env"])
     return LockedCommand(leases, command, given, report).to_the_end()
-
-
-def tell_presence(leases: list[Lease]) -> None:
-    """That a living process holds one of the files by its presence, which no kernel lock excludes.
-
-    A grant without a token is a look away: the file has the content of another program.
-    """
-    for lease in leases:
-        if lease.token is not None or lock_names.is_store(lease.path):
-            continue
-        from ..ops.families import ProcessTable
-
-        found = who.answer_existence(lease.name, lease.path, ProcessTable())
-        if found is not None and found.state == who.HELD and found.holder is not None:
-            say(
-                f"{_named(lease.name)} is held by its presence, by {explain.by(found.holder)}: "
-                "the kernel lock that CMD has now does not exclude that process"
-            )
 
 
 def _thorough(words: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -121,7 +106,7 @@ class LockedCommand:
     """CMD under its locks, from its start until they are let go of."""
 
     def __init__(
-        self, leases: list[Lease], command: list[str], given: dict[str, Any], report: RunReport
+        self, leases: Leases, command: list[str], given: dict[str, Any], report: RunReport
     ) -> None:
         self.leases, self.command, self.given, self.report = leases, command, given, report
         self.lost = ""
@@ -145,7 +130,7 @@ class LockedCommand:
         try:
             code = child = self._run(lend=lent)
         except CannotStart as refused:
-            say(str(refused))
+            render.say(str(refused))
             code, outcome = refused.code, NOT_STARTED
         code = self._let_go(code)
         if self.lost:
@@ -169,13 +154,14 @@ class LockedCommand:
             pid = spawn_at_terminal(self.command, environment, numbers, self.inbox, self.terminal)
         else:
             pid = spawn(self.command, environment, numbers, self.inbox)
+        self.report.get_ready()
         return attend(pid, self.care)
 
     def _why_stop(self) -> str | None:
         for lease in self.leases:
             # L8  A look may hang on a file server until long after the deadline, and CMD with it.
             # There the heartbeat looks, in a thread of its own, and here the clock alone is asked.
-            if lease.remaining() and is_far(lease._lock._mechanism):
+            if lease.remaining() and ports.is_far(lease._lock._mechanism):
                 continue
             try:
                 lease.check()
@@ -190,7 +176,7 @@ class LockedCommand:
 
     def _stopping(self, reason: str) -> None:
         self.lost = reason
-        say(
+        render.say(
             f"{reason}\nlifehold: stopping {self.care.what}: TERM now, KILL after "
             f"{self.care.grace:g} s"
         )
@@ -204,12 +190,12 @@ class LockedCommand:
             except LeaseLost as error:
                 if not known:
                     self.lost = error.text
-                    say(
+                    render.say(
                         f"{error.text}; {self.care.what} had ended with {code} when that was "
                         "noticed"
                     )
             except LifeholdError as error:
-                say(error.text)  # what CMD did is done, and a lease runs out by itself
+                render.say(error.text)  # what CMD did is done, and a lease runs out by itself
         return exits.LOST if known or (self.lost and code == 0) else code
 
     def _as_typed(self, code: int, lent: bool) -> None:
@@ -229,29 +215,29 @@ class LockedCommand:
         return self.inbox.interrupted
 
 
-def is_lent(lease: Lease) -> bool:
+def is_lent(lease: Lease | PlainLease) -> bool:
     """Whether a descriptor holds it, of which CMD's keeper gets a copy."""
     mechanism = lease._lock._mechanism
     return not lock_names.is_store(lease.path) or (
-        is_kinded(mechanism) and mechanism.kind == "session"
+        ports.is_kinded(mechanism) and mechanism.kind == "session"
     )
 
 
 def replace(
-    leases: list[Lease], command: list[str], report: RunReport, variable: str | None = None
+    leases: Leases, command: list[str], report: RunReport, variable: str | None = None
 ) -> int:
     """-F: become CMD, which holds the locks from then on. Comes back only when that cannot be."""
     for lease in leases:
         os.set_inheritable(lease.fileno(), True)
     report.ended(exits.DONE, None, outcome=REPLACED)
     error = CannotStart(command, become(command, environment_of(leases, variable), None))
-    say(str(error))
-    let_go(leases)
+    render.say(str(error))
+    run_locks.let_go(leases)
     report.ended(error.code, None, outcome=NOT_STARTED)
     return error.code
 
 
-def environment_of(leases: list[Lease], variable: str | None = None) -> dict[str, str]:
+def environment_of(leases: Leases, variable: str | None = None) -> dict[str, str]:
     """What CMD finds in its environment: of several locks the first is told whole."""
     environment = dict(os.environ)
     first, held = leases[0], environment.get(around.VARIABLE, "")
@@ -272,181 +258,131 @@ def environment_of(leases: list[Lease], variable: str | None = None) -> dict[str
 
 
 # ------------------------------------------------------------------------------------------------
-# The locks of one `lifehold run`: all of them, or none.
+# The usual run, which finds its one lock free: the mechanism alone is asked.
 #
-# Promise: who gets past `take` holds every lock it named; on any other way out none is held. Two
-# runs that name the same locks in different orders do not wait for each other: each takes them in
-# the order of their canonical paths. One file under two names is one lock. Nested: a lock that the
-# run around us holds is an error at once, since only our own end could free it.
+# What a `Lock` can do besides, above all wait and tell who holds it, takes as long to load as half
+# of Python. Rule: as soon as anything is not as usual, the `CommandLock` or the `Lease` goes on.
 
 
-class CommandLock(NoticedLock, Lock):
-    """The lock of a name."""
+UNUSUAL = ("slots", "fair", "ttl", "called", "also", "store")
+LONGEST = 1000  # characters of its path
+ODD = ("//", "..", ":", "\0")  # in a path: `Lock` knows what they mean
 
-    __slots__ = ("for_all", "notices", "typed")
 
-    def __init__(self, typed: str, address: lock_names.Address, given: dict[str, Any]) -> None:
-        more: dict[str, Any] = {"fair": True} if given["fair"] else {}
-        more |= {"ttl": given["ttl"]} if given["ttl"] else {}
-        super().__init__(
-            address.path,
-            wait=given["wait"],
-            label=given["label"],
+class PlainLock:
+    """The kernel lock of one file, for one try."""
+
+    __slots__ = ("_mechanism", "_name", "for_all", "path", "typed")
+
+    def __init__(
+        self, typed: str, path: str, address: lock_names.Address, given: dict[str, Any]
+    ) -> None:
+        self.typed = self._name = typed
+        self.path, self.for_all = path, address.shared
+        runtime: Any = None  # of waits
+        self._mechanism = kernel.KernelLock(
+            path,
+            runtime,
             exclusive=given["exclusive"],
-            shared=address.shared,
+            label=given["label"],
             mode=address.mode,
-            kind=given["kind"],
-            **more,
+            shared=address.shared,
         )
-        self.called(typed, address)
+
+    def try_once(self) -> Leases | None:
+        """The one lease; None where the lock is held."""
+        missing = target.first_missing(self.typed, self.path)
+        if told := lock_names.make_folder(self.path):
+            render.say(told)
+        answer = self._mechanism.attempt()
+        if not isinstance(answer, Grant):
+            return None
+        if missing:
+            target.tell_made(missing)
+        return [PlainLease(self, answer)]
 
 
-def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
-    """A lock for each name, in the order typed; none twice."""
-    found: dict[str, CommandLock] = {}
-    for name in names:
-        address = lock_names.address(name)
-        if name.startswith("memory:"):
-            raise InvalidArgument(
-                f"{name!r}: a store in memory is of one process, and would keep nobody out of a "
-                "command: use sqlite:////PATH.db#NAME"
-            )
-        if address.doubles:
-            say(doubles_text(name, address))
-        make: Any = CommandLock
-        if given["slots"]:
-            if lock_names.is_store(address.path):
-                raise InvalidArgument(f"{name!r} is in a store, and --slots is not: {SLOTS}")
-            make = slot_runs.CommandSemaphore
-        lock = make(name, address, given)
-        found.setdefault(canonical(lock.path), lock)
-    return list(found.values())
+class PlainLease:
+    """What is asked of the lease of a run, while nothing has happened to it."""
+
+    __slots__ = ("_grant", "_lock", "_whole")
+
+    def __init__(self, lock: PlainLock, grant: Grant) -> None:
+        self._lock, self._grant = lock, grant
+        self._whole: Lease | None = None  # once something has
+
+    @property
+    def name(self) -> str:
+        return self._lock._name
+
+    @property
+    def path(self) -> str:
+        return self._lock.path
+
+    @property
+    def nonce(self) -> str:
+        return self._grant.nonce
+
+    @property
+    def token(self) -> int | None:
+        return self._grant.token
+
+    def fileno(self) -> int:
+        number: int = self._grant.handle[0].fd
+        return number
+
+    def remaining(self) -> None:
+        """It does not end by itself."""
+
+    def check(self) -> None:
+        """Raises LeaseLost."""
+        if self._whole is None and self._lock._mechanism.check(self._grant) is None:
+            return
+        self._made_whole().check()
+
+    def release(self) -> None:
+        """Let the lock go. Raises LeaseLost, SystemRefused."""
+        if self._whole is not None:
+            return self._whole.release()
+        found = self._lock._mechanism.drop(self._grant)
+        if found is not None:
+            self._made_whole()._ended(found)
+        return None
+
+    def _made_whole(self) -> Lease:
+        if self._whole is None:
+            lock, mechanism = face.Lock.__new__(face.Lock), self._lock._mechanism
+            mechanism.runtime = lock._runtime
+            face.fill(lock, self.name, mechanism, None, None, None, False)
+            self._whole = face.Lease(lock, self._grant, 0, 0.0)
+        return self._whole
 
 
-def take(locks: list[CommandLock], wait: float | None) -> list[Lease]:
-    """Their leases, in the order of `locks`. Raises NotAcquired for the first that is held."""
-    if len(locks) == 1:
-        make_folder(locks[0].path)
-        return [acquire(locks[0], wait)]
-    leases: dict[CommandLock, Lease] = {}
-    until = None if wait is None else clock.now() + wait
+def plain_lock(names: list[str], given: dict[str, Any]) -> PlainLock | None:
+    """The lock of a usual run. Raises InvalidArgument, SystemRefused."""
+    if len(names) > 1 or any(given[each] for each in UNUSUAL) or around.VARIABLE in os.environ:
+        return None
+    typed = names[0]
+    if given["kind"] not in ("auto", "kernel") or any(each in typed for each in ODD):
+        return None
+    address = lock_names.address(typed)
+    if given["wait"]:
+        deadline.seconds("wait", given["wait"])
+    if address.doubles or not usual_path(address.path):
+        return None
     try:
-        for lock in sorted(locks, key=lambda each: canonical(each.path)):
-            if any(_same_file(other.path, lock.path) for other in leases):
-                continue  # a hard link
-            make_folder(lock.path)
-            left = None if until is None else max(0.0, until - clock.now())
-            leases[lock] = acquire(lock, left)
-    except BaseException as error:
-        let_go(list(leases.values()))
-        if isinstance(error, NotAcquired):
-            _told_of_all(error, locks, list(leases))
-        raise
-    return [leases[lock] for lock in locks if lock in leases]
+        path = os.path.abspath(address.path)
+    except FileNotFoundError:  # the working folder was removed
+        return None
+    if given["kind"] == "auto" and ground.is_unproven(path):
+        return None
+    return PlainLock(typed, path, address, given)
 
 
-def make_folder(path: str) -> None:
-    """The folder of names, where it is missing; what was changed there is told."""
-    told = lock_names.make_folder(path)
-    if told:
-        say(told)
-
-
-def let_go(leases: list[Lease]) -> None:
-    """Release them on the way out with another error, which matters more than theirs."""
-    for lease in leases:
-        try:
-            lease.release()
-        except Exception as error:  # noqa: BLE001 - its own text
-            say(str(error))
-
-
-def _told_of_all(error: NotAcquired, locks: list[CommandLock], ours: list[CommandLock]) -> None:
-    """The error names the lock that was held; the remedy and a line more tell of the others."""
-    first, *more = (explain.quote(lock._name) for lock in locks)
-    all_of_them = " ".join([*(f"--also {name}" for name in more), first])
-    one = explain.quote(error.name or "")
-    text = error.text.replace(f" {one} -- CMD", f" {all_of_them} -- CMD")
-    if ours:
-        had = ", ".join(f"'{mask.printable(lock._name)}'" for lock in ours)
-        text += (
-            f"\n  none   of the others is held by this run: {had} had been taken, and was let go"
-        )
-    error.args = (text,)
-
-
-def acquire(lock: CommandLock, wait: float | None) -> Lease:
-    """The lease. Raises NotAcquired, at once when only the end of ourselves could free the lock."""
-    missing = target.first_missing(lock.typed, lock.path)
-    outer = ancestor_of(lock.path)
-    if outer is not None:
-        try:
-            return lock.acquire(wait=0)
-        except WouldBlock:
-            if still_held(outer, lock):
-                raise nested(lock) from None
-    asked_at = clock.now()
-    try:
-        lease = lock.acquire(wait)
-    finally:
-        if lock.notices is not None:
-            lock.notices.end()
-    if missing:
-        target.tell_made(missing)
-    if lock.notices is not None:
-        after = explain.span(clock.now() - asked_at)
-        say(f"'{mask.printable(lease.name)}' is ours after {after}")
-    return lease
-
-
-def ancestor_of(path: str) -> around.Around | None:
-    """The entry of LIFEHOLD_HELD for the file at `path`, under whatever name it is reached."""
-    text = os.environ.get(around.VARIABLE)
-    for outer in around.parse(text) if text else ():
-        if outer.path == path or _same_file(outer.path, path):
-            return outer
-    return None
-
-
-def _same_file(one: str, other: str) -> bool:
-    try:
-        return os.path.samestat(os.lstat(one), os.lstat(other))
-    except OSError:
-        return False
-
-
-def still_held(outer: around.Around, lock: CommandLock) -> bool:
-    """Whether what holds the lock is the grant named in LIFEHOLD_HELD.
-
-    Nothing in the file tells a grant without a record from another: then the environment is
-    believed. A wrong belief is an error at once; the other, a hang.
-    """
-    holder = lock.holder()
-    return holder is not None and holder.nonce in (None, outer.nonce)
-
-
-def nested(lock: CommandLock) -> NotAcquired:
-    why = (
-        "the `lifehold run` around this command holds it, until this command has ended: to wait "
-        "would be to wait for ever"
-    )
-    remedy = "run the inner command without `lifehold run`, or under another name"
-    return refusal(WouldBlock, lock._name, lock._mechanism, why, None, following=[remedy])
-
-
-def doubles_text(name: str, address: lock_names.Address) -> str:
-    quote = explain.quote
-    others = " and ".join(quote(path) for path in address.doubles)
-    if not os.path.lexists(address.path):
-        return (
-            f"'{name}' exists as {others}; for you it is {quote(address.path)}, and these locks "
-            "do not exclude each other. Give all jobs the same LIFEHOLD_DIR"
-        )
-    return (
-        f"'{name}' exists in more than one folder, and these locks do not exclude each "
-        f"other: using {quote(address.path)}, not {others}. Give all jobs the same "
-        "LIFEHOLD_DIR, or remove the file that nobody uses"
-    )
+def usual_path(path: str) -> bool:
+    """Whether it is the path of a file without a question."""
+    usual = path.isascii() and path[-1] != "/" and len(path) < LONGEST
+    return usual and not any(each in path for each in ODD)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -465,14 +401,19 @@ NOT_STARTED, REPLACED, ERROR = "not_started", "replaced", "error"
 class RunReport:
     """The account of one run. `began`: when it first asked for a lock."""
 
-    def __init__(self, locks: list[CommandLock], command: list[str], given: dict[str, Any]) -> None:
+    def __init__(self, locks: Locks, command: list[str], given: dict[str, Any]) -> None:
         self.locks, self.command, self.given = locks, command, given
         self.began = clock.now()
         self.acquired_at: float | None = None
-        self.leases: list[Lease] = []
+        self.leases: Leases = []
         self.shown = masked_command(command) if given["verbose"] or given["json"] else ""
         self.over: list[events.TakenOver] = []  # of dead holders, not noted yet
-        self._deaf = events.subscribe(self._hear) if given["history"] else None
+        self._deaf: Callable[[], None] | None = None
+
+    def listen(self) -> None:
+        """Hear of the dead holders whose locks are taken over."""
+        if self.given["history"]:
+            self._deaf = events.subscribe(self._hear)
 
     def _hear(self, event: events.Event) -> None:
         if isinstance(event, events.TakenOver):
@@ -489,17 +430,17 @@ class RunReport:
     def verbose(self, text: str) -> None:
         """A line for who asked to hear more."""
         if self.given["verbose"]:
-            say(text)
+            render.say(text)
 
-    def took(self, leases: list[Lease]) -> None:
+    def took(self, leases: Leases) -> None:
         """All locks are ours."""
         self.leases, self.acquired_at = leases, clock.now()
         self._note_takeovers()
         if self.given["verbose"]:
             for lease in leases:
                 token = "no token" if lease.token is None else f"token {lease.token}"
-                say(f"{_named(lease.name)} is ours, {token}: {_named(lease.path)}")
-            say(f"running {self.shown}")
+                render.say(f"{_named(lease.name)} is ours, {token}: {_named(lease.path)}")
+            render.say(f"running {self.shown}")
 
     def refused(self, error: NotAcquired, code: int) -> None:
         """A lock was held by someone else."""
@@ -509,9 +450,9 @@ class RunReport:
         if self.given["json"]:
             self._line(SKIPPED if skipped else HELD, code, error=error)
             return
-        say(error.text, prefix="")
+        render.say(error.text, prefix="")
         if skipped:
-            say("skipped, which --skip-ok calls no failure: status 0")
+            render.say("skipped, which --skip-ok calls no failure: status 0")
 
     def failed(self, error: LifeholdError, code: int) -> bool:
         """Something else went wrong before CMD ran; whether that has been told here."""
@@ -525,7 +466,7 @@ class RunReport:
         self._history(event, None if outcome == REPLACED else code, reason=reason)
         if self.given["verbose"] and outcome in (RAN, LOST):
             names = ", ".join(_named(lock._name) for lock in self.locks)
-            say(f"CMD has ended with {child} after {self._held():.3g} s; {names} let go")
+            render.say(f"CMD has ended with {child} after {self._held():.3g} s; {names} let go")
         if self.given["json"]:
             self._line(outcome, code, child=child, reason=reason)
 
@@ -533,6 +474,14 @@ class RunReport:
         return 0.0 if self.acquired_at is None else clock.now() - self.acquired_at
 
     # ---- the history
+
+    def get_ready(self) -> None:
+        """Load what writes the history while CMD runs, which nobody waits for."""
+        if self.given["history"]:
+            try:
+                _ = history.append
+            except (ImportError, SystemRefused):
+                return  # no descriptor left: the next try is made when CMD has ended
 
     def _history(
         self,
@@ -605,10 +554,10 @@ class RunReport:
             "reason": reason or None,
             "text": error.text if error is not None else None,
         }
-        say(json.dumps(told), prefix="")
+        render.say(json.dumps(told), prefix="")
 
 
-def _lock(lock: CommandLock, lease: Lease | None) -> dict[str, object]:
+def _lock(lock: CommandLock | PlainLock, lease: Lease | PlainLease | None) -> dict[str, object]:
     return {
         "name": lock._name,
         "path": lock.path,

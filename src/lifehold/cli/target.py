@@ -16,13 +16,10 @@ from __future__ import annotations
 
 import os
 
-from ..core import acquire as waiting
 from ..core.errors import LifeholdError
 from ..core.mask import printable
-from ..core.ports import is_far
 from ..local import lock_names
 from ..runtime import fork
-from .render import say
 from .row import Option, Usage
 
 TYPE_CHECKING = False
@@ -30,15 +27,19 @@ if TYPE_CHECKING:
     import pwd
     from typing import Any
 
-    from ..core import explain, nearest
+    from ..core import acquire as waiting
+    from ..core import explain, nearest, ports
     from ..core.events import Waiting
     from ..ops import families
-    from . import notice
+    from . import notice, render
 else:
     explain = fork.later("lifehold.core.explain", globals())
     nearest = fork.later("lifehold.core.nearest", globals())
     families = fork.later("lifehold.ops.families", globals())
     notice = fork.later("lifehold.cli.notice", globals())
+    ports = fork.later("lifehold.core.ports", globals())
+    render = fork.later("lifehold.cli.render", globals())
+    waiting = fork.later("lifehold.core.acquire", globals(), "waiting")
     pwd = fork.later("pwd", globals())
 
 ENDS = (".lock", ".lck", ".pid")  # of the names of lock files
@@ -182,7 +183,7 @@ def of_users(word: str) -> list[tuple[str, str]]:
 def tell_of_users(word: str) -> None:
     """Root's names are apart from all others: who asks as root may mean another's."""
     for user, file in of_users(word):
-        say(
+        render.say(
             f"user {printable(user)} has a lock of this name too, which excludes nobody here:  "
             f"lifehold who {_quote(file)}"
         )
@@ -200,7 +201,7 @@ def tell_like(word: str, where: str) -> None:
             continue
     names = [each.removesuffix(lock_names.SUFFIX) for each in known]
     if word not in names and (near := nearest.nearest(word, names)):
-        say(f"no lock '{printable(word)}' was ever used; did you mean '{printable(near)}'?")
+        render.say(f"no lock '{printable(word)}' was ever used; did you mean '{printable(near)}'?")
 
 
 def _has_trace(where: str) -> bool:
@@ -233,7 +234,7 @@ def _tell(text: str) -> None:
     """Once."""
     if text not in _told:
         _told.add(text)
-        say(text)
+        render.say(text)
 
 
 def _quote(text: str) -> str:
@@ -261,6 +262,6 @@ class NoticedLock:
 
     def _tell_waiting(self: Any, told: Waiting) -> None:
         if self.notices is None:
-            far = is_far(self._mechanism)
+            far = ports.is_far(self._mechanism)
             self.notices = notice.WaitNotice(None if far else lambda: waiting.look(self._mechanism))
         self.notices.tell(told)

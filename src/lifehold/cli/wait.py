@@ -32,9 +32,9 @@ from ..runtime import clock
 from ..runtime.blocking import BLOCKING, finish
 from ..runtime.flock_wait import FIRST_BYTE
 from . import exits, target
+from .locks import doubles_text
 from .options import WAIT, arguments
 from .render import put, say
-from .run import doubles_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ import os
 import stat
 import sys
 
-from ..runtime import clock, rights
+from ..runtime import clock, fork
 from ..runtime.process import user_name
 from .files import CALLS, NAMELESS, Files
 from .refusals import UntrustedPath, is_number
@@ -29,6 +29,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
+
+    from ..runtime import rights
+else:
+    rights = fork.later("lifehold.runtime.rights", globals())
 
 ANYBODY = -1
 LINKS = 40  # symbolic links on one path, as in the kernel

@@ -63,7 +63,7 @@ def _forget() -> None:
 
 def _read_self() -> Owner:
     pid = os.getpid()
-    seen, uid = look(pid), _user()
+    seen, uid = look(pid, mine=True), _user()
     return Owner(
         pid=pid,
         host=host_name(),
@@ -107,8 +107,8 @@ def namespace(kind: str, pid: int | str = "self") -> int | None:
         return None
 
 
-def look(pid: int) -> Sighting:
-    """What runs under this number in our PID namespace."""
+def look(pid: int, *, mine: bool = False) -> Sighting:
+    """What runs under this number in our PID namespace. `mine`: by what command, we know."""
     if sys.platform != "linux" or not os.path.isdir("/proc/self"):
         return _look_elsewhere(pid)
     try:
@@ -128,7 +128,7 @@ def look(pid: int) -> Sighting:
         is_zombie=fields[0] in (b"Z", b"X", b"x") and alone,
         start_ticks=int(fields[19]),
         pidfd_ino=pidfd_inode(pid),
-        command=command_of(pid),
+        command=None if mine else command_of(pid),
     )
 
 

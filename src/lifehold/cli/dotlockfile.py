@@ -29,6 +29,7 @@ from ..compat.liblockfile.status import (
     Status,
 )
 from ..core.mask import masked_urls
+from ..core.schedule import FIRST_NOTICE, LONGEST_GAP
 from ..runtime import clock
 from .child import become_subreaper, script_of
 from .exits import NOT_FOUND, SIGNAL
@@ -48,7 +49,6 @@ else:
 
 RETRIES = 5
 SLICE = 5.0  # seconds between two looks whether who called us lives; 1 with -i
-FIRST_NOTICE, LONGEST = 2.0, 60.0
 LONG = "the name is too long"
 ENDING = ("HUP", "INT", "QUIT", "TERM", "PIPE")
 
@@ -184,7 +184,7 @@ class SignalledWait(RetryTerms):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
         if clock.now() >= self.notice_at:
-            self.gap = min(2 * self.gap, LONGEST)
+            self.gap = min(2 * self.gap, LONGEST_GAP)
             self.notice_at = clock.now() + self.gap
             _tell(self.call._absolute, clock.now() - self.begun)
 

@@ -17,6 +17,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..core.mask import masked_urls
+from ..core.schedule import FIRST_NOTICE, LONGEST_GAP
 from ..runtime import clock, heartbeat
 from .options_flock import (
     CONFLICT,
@@ -37,7 +38,6 @@ from .row import Usage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-FIRST_NOTICE, LONGEST = 2.0, 60.0
 AGES, TOO_LONG = 1e9, 2.0**63  # seconds of a timer; what the system takes no more
 
 
@@ -224,7 +224,7 @@ class FlockNotice:
         if text and not self.over:
             _warn(text)
         if not self.over:
-            self.gap = min(self.gap * 2, LONGEST)
+            self.gap = min(self.gap * 2, LONGEST_GAP)
             self.later()
 
 

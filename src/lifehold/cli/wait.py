@@ -16,10 +16,11 @@ import select
 import signal
 import struct
 
-from ..core.acquire import FIRST_NOTICE, LONGEST_GAP, Ask
+from ..core.acquire import Ask
 from ..core.errors import SystemRefused
 from ..core.events import Waiting
 from ..core.mask import printable
+from ..core.schedule import FIRST_NOTICE, LONGEST_GAP
 from ..local import kinds, lock_names, soft_readwrite
 from ..local.files import HOST, READ_ONLY, READ_WRITE
 from ..local.ground import is_far

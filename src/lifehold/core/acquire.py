@@ -16,6 +16,8 @@ from . import events
 from .deadline import NEVER
 from .grant import Grant, Held
 from .ports import is_queued
+from .schedule import FIRST_NOTICE as FIRST_NOTICE
+from .schedule import LONGEST_GAP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,12 +39,10 @@ if TYPE_CHECKING:
             ...
 
 
-FIRST_NOTICE = 2.0  # seconds of waiting until the first notice
 # Seconds between the notices of those who came together: a thousand threads that wake at once
 # would spend more on their turns in the interpreter than on all else. At most so far apart.
 APART, FARTHEST = 0.002, 10.0
 SOON = 0.25  # seconds until who could not be told is told
-LONGEST_GAP = 60.0  # seconds between two notices, at most: 2, 6, 14, 30, 62, 122 ...
 
 
 class Ask:

@@ -35,6 +35,7 @@ from ...core.deadline import NEVER, default_margin, terms
 from ...core.errors import InvalidArgument
 from ...core.events import Waiting, report
 from ...core.mask import printable
+from ...core.schedule import FIRST_NOTICE, LONGEST_GAP
 from ...core.value import as_dict, replace, value
 from ...ops.redis_locks import PREFIX, SideKeys, look, side_keys
 from ...runtime import clock, fork, notify, process
@@ -120,7 +121,6 @@ if TYPE_CHECKING:
 
 SLOW = 1.0  # seconds between two looks while an event will tell
 GRACE = 6.0  # seconds after which a waiter that asked no more is passed over
-FIRST_NOTICE, LONGEST_GAP = 2.0, 60.0  # seconds, of waits that are told
 CROWDED, AGAIN = 2.0, 0.005  # seconds, where all connections of the client's pool are in use
 KEPT_MS = 10_000  # for which a release may be asked for again
 GIVEN_UP_MS = 600_000  # for which a request may still come from a server that was paused

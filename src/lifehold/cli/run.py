@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     from . import render
     from .locks import CommandLock
 
-    Leases = Sequence[Lease | "PlainLease"]
-    Locks = Sequence[CommandLock | "PlainLock"]
+    Leases = Sequence["Lease | PlainLease"]
+    Locks = Sequence["CommandLock | PlainLock"]
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
 

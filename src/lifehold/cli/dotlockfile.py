@@ -28,8 +28,8 @@ from ..compat.liblockfile.status import (
     L_SUCCESS,
     Status,
 )
+from ..core.deadline import FIRST_NOTICE, LONGEST_GAP
 from ..core.mask import masked_urls
-from ..core.schedule import FIRST_NOTICE, LONGEST_GAP
 from ..runtime import clock
 from .child import become_subreaper, script_of
 from .exits import NOT_FOUND, SIGNAL

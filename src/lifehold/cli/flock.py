@@ -16,8 +16,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ..core.deadline import FIRST_NOTICE, LONGEST_GAP
 from ..core.mask import masked_urls
-from ..core.schedule import FIRST_NOTICE, LONGEST_GAP
 from ..runtime import clock, heartbeat
 from .options_flock import (
     CONFLICT,

@@ -17,10 +17,10 @@ import signal
 import struct
 
 from ..core.acquire import Ask
+from ..core.deadline import FIRST_NOTICE, LONGEST_GAP
 from ..core.errors import SystemRefused
 from ..core.events import Waiting
 from ..core.mask import printable
-from ..core.schedule import FIRST_NOTICE, LONGEST_GAP
 from ..local import kinds, lock_names, soft_readwrite
 from ..local.files import HOST, READ_ONLY, READ_WRITE
 from ..local.ground import is_far

@@ -13,11 +13,10 @@ L10 Nobody waits in silence: after 2 s, then at growing intervals, the waiter is
 from __future__ import annotations
 
 from . import events
-from .deadline import NEVER
+from .deadline import FIRST_NOTICE as FIRST
+from .deadline import LONGEST_GAP, NEVER
 from .grant import Grant, Held
 from .ports import is_queued
-from .schedule import FIRST_NOTICE as FIRST_NOTICE
-from .schedule import LONGEST_GAP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 # Seconds between the notices of those who came together: a thousand threads that wake at once
 # would spend more on their turns in the interpreter than on all else. At most so far apart.
 APART, FARTHEST = 0.002, 10.0
+FIRST_NOTICE = FIRST  # seconds of waiting until the first notice: a demo is in more of a hurry
 SOON = 0.25  # seconds until who could not be told is told
 
 

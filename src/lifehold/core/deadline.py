@@ -135,6 +135,9 @@ TRY: OneTry = OneTry(0.0)
 # Seconds between two looks where neither an event nor the end of a lease will help: somebody is in
 # the middle of a step, or goes by another rule than we do.
 RETRY = 0.25
+# Seconds of waiting until people are told so, and between two such notices at most: each gap is
+# twice the one before. 2, 6, 14, 30, 62, 122 ...: of `Lock`, stores, `flock`, redis-py's locks.
+FIRST_NOTICE, LONGEST_GAP = 2.0, 60.0
 
 
 class Backoff:

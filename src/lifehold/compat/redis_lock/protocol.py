@@ -31,11 +31,10 @@ from redis.exceptions import (
     RedisClusterException,
 )
 
-from ...core.deadline import NEVER, default_margin, terms
+from ...core.deadline import FIRST_NOTICE, LONGEST_GAP, NEVER, default_margin, terms
 from ...core.errors import InvalidArgument
 from ...core.events import Waiting, report
 from ...core.mask import printable
-from ...core.schedule import FIRST_NOTICE, LONGEST_GAP
 from ...core.value import as_dict, replace, value
 from ...ops.redis_locks import PREFIX, SideKeys, look, side_keys
 from ...runtime import clock, fork, notify, process

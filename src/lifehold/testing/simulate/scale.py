@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ...core.schedule import FIRST_NOTICE, LONGEST_GAP
+from ...core.deadline import FIRST_NOTICE, LONGEST_GAP
 from ...core.value import replace, value
 from ...store.waiter import FAR, NEAR
 from .outcome import Subject

@@ -342,7 +342,8 @@ class Judge:
                 name = self.module.dotted(made.func) if made is not None else ""
                 if name.partition(".")[0] in ("threading", "asyncio", "multiprocessing"):
                     continue
-                if by_kernel(self.module, name) or words.speaks_of_lock(text_of(given)):
+                told = text_of(given) or name.rpartition(".")[2]
+                if by_kernel(self.module, name) or words.speaks_of_lock(told):
                     return True
         return False
 

@@ -92,12 +92,11 @@ def outlived_by_hand(judge: Judge, function: Function) -> Iterator[Hit]:
 
 def outlived_key(judge: Judge, function: Function) -> Iterator[Hit]:
     """`set(key, token, nx=True, ex=60)`, and then a program that may run for hours."""
-    own = judge.own(function)
-    if any(e.kind == "redis_expire" for e in judge.everything()) or renewed(function.node, ""):
+    own = judge.own(function) if "redis_lock" in judge.kinds else []
+    leased = [e for e in own if e.kind == "redis_lock" and e.facts.get("timed") and e.lockish]
+    if not leased or "redis_expire" in judge.kinds or renewed(function.node, ""):
         return
-    for taken in own:
-        if taken.kind != "redis_lock" or not taken.facts.get("timed") or not taken.lockish:
-            continue
+    for taken in leased:
         ttl = number(taken.facts.get("ttl"))
         if ttl is None:
             continue

@@ -283,7 +283,7 @@ def works_outside(judge: Judge, function: Function, block: ast.AST) -> bool:
     return False
 
 
-MADE_ANEW = ("multiprocessing.Lock", "multiprocessing.RLock", "threading.Lock", "threading.RLock")
+MADE_ANEW = ("multiprocessing.Lock", "multiprocessing.RLock")
 OF_THREADS = ("threading.Lock", "threading.RLock", "asyncio.Lock")
 
 

@@ -100,9 +100,10 @@ CLIENT = "a client"  # of Redis, behind a wrapper; no name of Python
 
 @functools.lru_cache(4)
 def _speaks_of_stores(module: Module) -> bool:
-    return any(word in module.lower for word in STORES) or bool(
-        TIMED_SET.search(module.text) or ASKED.search(module.text)
-    )
+    if any(word in module.lower for word in STORES):
+        return True
+    asks = any(word in module.text for word in (".set(", "setex(", "expire(", "register_script("))
+    return asks and bool(TIMED_SET.search(module.text) or ASKED.search(module.text))
 
 
 @functools.lru_cache(4)

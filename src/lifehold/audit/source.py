@@ -111,8 +111,10 @@ FORMS = tuple(
     for one, other in (
         ("O_EXCL FileExistsError EEXIST", "unlink os.remove rmdir"),
         ("getpid(", "unlink os.remove( rmdir"),
-        (".exists( os.path.isfile( isdir( lexists(", "unlink( os.remove( rmdir( rmtree( .touch("),
-        ("setnx( .set( setex( .add( caches[", ".delete( .expire( .pexpire( time.time()"),
+        (
+            "setnx( setex( caches[ redis Redis memcache django.core.cache",
+            ".delete( .expire( .pexpire(",
+        ),
         ("etcd consul", ".put("),
         ("claimed_by locked_by held_by leased_by", "UPDATE update"),
         ("sqlite3.connect( aiosqlite", "/nfs nfs/ /mnt/ /efs"),
@@ -136,10 +138,22 @@ def may_hold_forms(data: bytes) -> bool:
     """The same of a lock that no word tells, but what is done to it (forms.py)."""
     if not any(word in data for word in (*REMOVED, *STORED)):
         return False
-    return any(
+    if any(
         any(word in data for word in one) and any(word in data for word in other)
         for one, other in FORMS
-    )
+    ):
+        return True
+    if any(word in data for word in REMOVED) and LOOKED_FOR.search(data) is not None:
+        return True
+    return b".set(" in data and SET_TO_TIME.search(data) is not None
+
+
+# `if exists(path): return`, also behind a line or two, and `while exists(path): sleep(1)`.
+LOOKED_FOR = re.compile(
+    rb"(?:exists|isfile|isdir|is_file|is_dir)\([^\n]*:[ ]*(?:#[^\n]*)?\n(?:[^\n]*\n){0,4}?"
+    rb"[ \t]+(?:return|raise|break|continue|sys\.exit|exit|time\.sleep|sleep|await)\b"
+)
+SET_TO_TIME = re.compile(rb"\.set\([^\n]*time\(\)")
 
 
 def may_be_shell(data: bytes) -> bool:

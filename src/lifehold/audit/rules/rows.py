@@ -118,7 +118,8 @@ def of_lease(judge: Judge, function: Function) -> bool:
 
 def unconditional_row(judge: Judge) -> Iterator[Hit]:
     """`UPDATE locks SET owner = ? WHERE name = ?`: whoever holds it, the row is taken."""
-    if "update" not in judge.module.lower or ONE_BY_ONE.search(judge.module.text):
+    asked = any(f".{name}(" in judge.module.text for name in ASKS_SQL)
+    if not asked or "update" not in judge.module.lower or ONE_BY_ONE.search(judge.module.text):
         return
     for function in judge.functions:
         if words.releases(function.name) or words.breaks(function.name):
@@ -276,7 +277,10 @@ def saves(judge: Judge, function: Function, name: str, stmt: ast.Assign) -> Even
 def unowned_row(judge: Judge) -> Iterator[Hit]:
     """`DELETE FROM locks WHERE name = ?` where a lease can run out: it may be another's by now."""
     lower = judge.module.lower
-    gives = re.search(r"delete\s+from|update\s", lower) and ENDS_AT.search(judge.module.text)
+    asked = any(f".{name}(" in lower for name in ASKS_SQL) and (
+        "delete" in lower or "update" in lower
+    )
+    gives = asked and re.search(r"delete\s+from|update\s", lower) and ENDS_AT.search(lower)
     for function in judge.functions if gives else ():
         if not words.releases(function.name):
             continue
@@ -472,6 +476,8 @@ def is_upsert(called: Called) -> bool:
 
 def unowned_item(judge: Judge) -> Iterator[Hit]:
     """`delete_item(Key=...)`, where whoever comes takes a lease that has run out."""
+    if not any(name in judge.module.text for name in ("delete_item(", "delete_one(")):
+        return
     leased = [
         e
         for f in judge.functions
@@ -514,7 +520,7 @@ def runs_out(function: Function, called: Called) -> bool:
 
 def get_then_put(judge: Judge) -> Iterator[Hit]:
     """`client.get(key)`, which finds nothing, and then `client.put(key, me)`: etcd, Consul."""
-    if not re.search(r"etcd|consul", judge.module.lower):
+    if "etcd" not in judge.module.lower and "consul" not in judge.module.lower:
         return
     for function in judge.functions:
         own = [e for e in judge.own(function) if isinstance(e.facts["called"].func, ast.Attribute)]

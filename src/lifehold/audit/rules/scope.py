@@ -241,9 +241,11 @@ def shared_by_workers(judge: Judge) -> Iterator[Hit]:
     queued = any(QUEUES.match(name) for name in module.imports.values()) or any(
         QUEUES.match(text) for text in re.findall(r"^import (\w+)", module.text, re.MULTILINE)
     )
+    if not any(name in module.text for name in ("Lock(", "Semaphore(")):
+        return
     serves = any(SERVES.match(name) for name in module.imports.values())
     many = (serves and WORKERS.search(module.text)) or REPLICAS.search(module.text)
-    if not (queued or many) or not any(name in module.text for name in ("Lock(", "Semaphore(")):
+    if not (queued or many):
         return
     for function in judge.functions:
         task = any(map(TASKS.search, function.decorators))
@@ -377,7 +379,7 @@ FORKS = re.compile(
 
 def pid_of_module(judge: Judge) -> Iterator[Hit]:
     """`ME = os.getpid()` at the top of a module that forks, written into a lock afterwards."""
-    if not FORKS.search(judge.module.text):
+    if "getpid" not in judge.module.text or not FORKS.search(judge.module.text):
         return
     top = judge.module.top
     for name, given in top.assigned.items():

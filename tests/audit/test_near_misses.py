@@ -11,6 +11,79 @@ from lifehold.audit.forms import judged
 from lifehold.audit.model import Module
 
 CLEAN = {
+    "a folder of work that is made where it is not, and swept": """
+import os, shutil
+def work(folder):
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        pass
+    fill(folder)
+    shutil.rmtree(folder)
+""",
+    "a mark that says what is done": """
+import os
+def once(folder):
+    done = os.path.join(folder, "step.done")
+    if os.path.exists(done):
+        return
+    step(folder)
+    open(done, "w").close()
+def reset(folder):
+    os.unlink(os.path.join(folder, "step.done"))
+""",
+    "a text that is written beside its place and moved there": """
+import os
+def save(path, text):
+    fresh = path + ".new"
+    try:
+        with open(fresh, "x") as file:
+            file.write(text)
+    except FileExistsError:
+        raise RuntimeError(fresh)
+    os.replace(fresh, path)
+""",
+    "a wish to stop, which another command writes down": """
+import os
+def run(folder, jobs):
+    wish = os.path.join(folder, "stop")
+    for job in jobs:
+        if os.path.exists(wish):
+            break
+        job()
+def ask_to_stop(folder):
+    open(os.path.join(folder, "stop"), "w").close()
+""",
+    "a value that is kept, and forgotten when it is wrong": """
+from django.core.cache import cache
+def rate(code):
+    key = f"rate:{code}"
+    found = cache.get(key)
+    if found is not None:
+        return found
+    found = fetch(code)
+    cache.set(key, found, 60)
+    return found
+def forget(code):
+    cache.delete(f"rate:{code}")
+""",
+    "a lock between the threads of one process": """
+import threading
+guard = threading.Lock()
+def note(line):
+    with guard:
+        with open("notes.txt", "a") as file:
+            file.write(line)
+""",
+    "a link to data": """
+import os
+def publish(build, current):
+    try:
+        os.symlink(build, current)
+    except FileExistsError:
+        os.unlink(current)
+        os.symlink(build, current)
+""",
     "what a client answered is no client": """
 from datetime import datetime
 def is_locked(self, name):
@@ -458,6 +531,98 @@ def release_lock(lock_path, mine):
 }
 
 FOUND = {
+    "a flag that is called anything": (
+        "LH101",
+        """
+import os
+def export(folder):
+    busy = os.path.join(folder, "export.at.work")
+    if os.path.exists(busy):
+        return
+    open(busy, "w").close()
+    try:
+        dump(folder)
+    finally:
+        os.unlink(busy)
+""",
+    ),
+    "a file of any name, made with O_EXCL and waited for": (
+        "LH103",
+        """
+import os, time
+def build(target):
+    turn = target + ".turn"
+    while True:
+        try:
+            os.close(os.open(turn, os.O_CREAT | os.O_EXCL))
+            break
+        except FileExistsError:
+            time.sleep(1)
+    try:
+        make(target)
+    finally:
+        os.unlink(turn)
+""",
+    ),
+    "a key of any name, read and set and deleted": (
+        "LH207",
+        """
+import redis
+r = redis.Redis()
+def rebuild(site):
+    key = f"site:{site}:work"
+    if r.get(key):
+        return False
+    r.set(key, "1", ex=60)
+    try:
+        build(site)
+    finally:
+        r.delete(key)
+    return True
+""",
+    ),
+    "a lock of threads in a task of several workers": (
+        "LH120",
+        """
+import threading
+from celery import Celery
+app = Celery("x")
+mutex = threading.Lock()
+@app.task
+def note(line):
+    with mutex:
+        with open("/srv/notes.txt", "a") as file:
+            file.write(line)
+""",
+    ),
+    "one helper's lock, entered twice": (
+        "LH119",
+        """
+import contextlib, fcntl
+@contextlib.contextmanager
+def alone(folder):
+    with open(folder + "/.mutex", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+def drop(folder, name):
+    with alone(folder):
+        remove(name)
+def swap(folder, name):
+    with alone(folder):
+        drop(folder, name)
+""",
+    ),
+    "an advisory lock of two numbers": (
+        "LH209",
+        """
+def run(con, name, job):
+    con.execute("SELECT pg_advisory_lock(%s)", (crc(name),))
+    try:
+        job()
+    finally:
+        con.execute("SELECT pg_advisory_unlock(%s)", (adler(name),))
+""",
+    ),
     "a refusal in one branch, and a creation behind it": (
         "LH101",
         """

@@ -363,6 +363,8 @@ def pid_file(judge: Judge, made: Event, *, gone: bool) -> bool:
     if made.kind != "create" or not made.facts.get("exclusive") or made.facts.get("folder"):
         return False
     base = innermost(made)
+    if any(map(OWN_NAME.search, base.where.texts(base.expr))):
+        return False  # nobody else looks for it
     met = any(judge.handled_by(base)) or gone
     return met and "getpid" in written(judge, base)
 

@@ -181,7 +181,6 @@ def is_held(pidfile):
         confidence="high",
         default=True,
         check=stale.not_allowed_is_dead,
-        about=frozenset("alive".split()),
         title="a process of another user is taken for dead",
         why="`kill(pid, 0)` fails with EPERM when the process lives and belongs to somebody else."
         " Only ESRCH says that there is none.",

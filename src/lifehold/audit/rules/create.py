@@ -268,7 +268,7 @@ def check_then_create(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         whole = judge.whole(function)
         acts = [e for e in whole if e.kind == "write" and (e.lockish or is_flag(judge, e))]
-        acts += [e for e in whole if e.kind == "ensure" and e.lockish and gone_here(judge, e)]
+        acts += [e for e in whole if e.kind == "ensure" and e.lockish and gone_behind(judge, e)]
         if not acts or judge.has_flock(whole) or words.breaks(function.name):
             continue
         if any(e.kind == "create" and e.lockish for e in whole):
@@ -382,6 +382,12 @@ def asked_in_handler(judge: Judge, made: Event) -> bool:
         if any(made.where.key(given) == made.key for call in calls for given in call.args):
             return True
     return False
+
+
+def gone_behind(judge: Judge, made: Event) -> bool:
+    """Is it removed behind the work, in this function?"""
+    own = judge.own(made.where)
+    return any(e.kind == "unlink" and e.key == made.key and e.line > made.line for e in own)
 
 
 def gone_here(judge: Judge, made: Event) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..model import Function
 
 SESSION_LOCK = re.compile(r"pg_(try_)?advisory_lock(_shared)?\s*\(|\bGET_LOCK\s*\(", re.IGNORECASE)
+SESSION_CALLS = ("pg_advisory_lock", "pg_try_advisory_lock")  # of SQLAlchemy's `func`
 POOLED = re.compile(r"session|pool|engine|^db$|connection$", re.IGNORECASE)
 WRITES = re.compile(r"^\s*(UPDATE|INSERT|DELETE|REPLACE|MERGE)\b", re.IGNORECASE)
 
@@ -193,7 +194,8 @@ def session_lock(judge: Judge) -> Iterator[Hit]:
                 continue
             if called.func.attr not in ("execute", "scalar", "exec", "exec_driver_sql", "fetchval"):
                 continue
-            if not any(SESSION_LOCK.search(t) for t in function.texts(called.args[0])):
+            texts = function.texts(called.args[0])
+            if not any(SESSION_LOCK.search(t) or t in SESSION_CALLS for t in texts):
                 continue
             owner = text_of(called.func.value).rpartition(".")[2]
             if not pooled(judge, function, called.func.value, owner) and not lent(event, owner):
@@ -284,7 +286,7 @@ def loss_unasked(judge: Judge) -> Iterator[Hit]:
                 continue
             if not isinstance(owner, ast.Attribute) or not TOLD.match(owner.attr):
                 continue
-            said = re.findall(rf"\.{owner.attr}\b(?!\s*=)(?!\.set\()", judge.module.text)
+            said = asks_for(judge, owner.attr)
             group = function.within.name if function.within else ""
             used = not group or f"{group}(" in judge.module.text
             if used and not said and {"redis_lock", "script", "make_lock"} & judge.kinds:
@@ -294,6 +296,25 @@ def loss_unasked(judge: Judge) -> Iterator[Hit]:
                     " work goes on without the lock",
                 )
                 return
+
+
+def asks_for(judge: Judge, attribute: str) -> bool:
+    """Is this attribute read anywhere, but to be set?"""
+    for function in judge.functions:
+        for stmt in function.body:
+            below = list(ast.walk(stmt))
+            set_here = {
+                id(n.func.value)
+                for n in below
+                if isinstance(n, ast.Call)
+                and isinstance(n.func, ast.Attribute)
+                and n.func.attr == "set"
+            }
+            for node in below:
+                if isinstance(node, ast.Attribute) and node.attr == attribute:
+                    if isinstance(node.ctx, ast.Load) and id(node) not in set_here:
+                        return True
+    return False
 
 
 LOSSES = frozenset(

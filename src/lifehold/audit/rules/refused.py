@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .. import words
 from ..blocks import calls_of, is_constant, names_of, returned
 from ..libraries import OUTSIDE, made_by
-from ..model import calls_in, leaves, nodes, text_of
+from ..model import calls_in, leaves, maker_of, nodes, text_of
 from ..rule import Hit, at, there
 from .stale import suppressed
 
@@ -32,6 +32,7 @@ def ignored_result(judge: Judge) -> Iterator[Hit]:
         yield from fails_open(judge, function)
         yield from goes_on_without(judge, function)
         yield from goes_on_unlocked(judge, function)
+        yield from works_with_none(judge, function)
 
 
 def dropped_answers(judge: Judge, function: Function) -> Iterator[Hit]:
@@ -176,11 +177,13 @@ def may_refuse(judge: Judge, function: Function, event: Event) -> bool:
     """An acquire with a bound, of a kind that answers by False and does not raise."""
     called = event.facts["called"]
     maker = made_by(judge, function, called.func)
-    if maker not in ("redis", "threading", "multiprocessing"):
+    if maker not in ("redis", "threading", "multiprocessing", "fasteners", "etcd3"):
         return False
     given = {*called.keywords}
     if maker == "redis":
         created = _created(judge, function, called.func)
+        made = maker_of(function, called.func.value) if created is None else None
+        created = {k.arg: k.value for k in made.keywords if k.arg} if made else created
         bound = created and {"blocking_timeout", "blocking"} & set(created)
         return bool(given & {"blocking_timeout", "blocking"} or bound or called.args)
     nonblocking = is_constant(called.keywords.get("blocking"), False)
@@ -278,6 +281,43 @@ def goes_on_without(judge: Judge, function: Function) -> Iterator[Hit]:
                     (there(event, "refused here"),),
                 )
                 return
+
+
+def works_with_none(judge: Judge, function: Function) -> Iterator[Hit]:
+    """`fd = lock(path)`, which logs a refusal and answers None, and nobody asks before the work."""
+    for event in judge.own(function):
+        helper, stmt = event.facts.get("helper"), event.facts.get("statement")
+        if helper is None or not isinstance(stmt, ast.Assign) or stmt.value is not event.site:
+            continue
+        name = text_of(stmt.targets[0])
+        if not name or not refuses_by_none(judge, helper):
+            continue
+        asked = [
+            s
+            for s, frames in function.walked
+            if isinstance(s, ast.If | ast.While | ast.Assert)
+            and not any(f.part == "finally" for f in frames)
+            and any(isinstance(n, ast.Name) and n.id == name for n in nodes(s.test))
+        ]
+        if not asked and runs_behind(function, stmt):
+            yield at(
+                event,
+                f"`{name}` is None when the lock is another's, and nobody asks before the work",
+            )
+            return
+
+
+def refuses_by_none(judge: Judge, helper: Function) -> bool:
+    """Does it answer with a handle, and with None where the lock is refused?"""
+    for event in judge.own(helper):
+        if event.kind != "flock" or not event.facts["nonblocking"]:
+            continue
+        for handler in judge.handled_by(event):
+            answers = returned(handler.body)
+            others = [v for v in returned(helper.body) if v not in answers]
+            if answers and all(v is None or is_constant(v, None) for v in answers):
+                return bool(others) and all(isinstance(v, ast.Name) for v in others)
+    return False
 
 
 def may_be_refused(judge: Judge, function: Function, event: Event) -> bool:

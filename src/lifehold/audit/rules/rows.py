@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from ..blocks import exits
+from ..events import shown
 from ..model import nodes, text_of
 from ..rule import Hit, at, there
 
@@ -154,7 +155,12 @@ def read_before(judge: Judge, function: Function, update: Event) -> bool:
             continue
         texts = function.texts(called.args[0]) if called.args else []
         asked = any(re.match(r"\s*SELECT\b.*_by\b", t, re.IGNORECASE | re.DOTALL) for t in texts)
-        if asked and decided(judge, function, event):
+        between = [
+            s
+            for s, _frames in function.walked
+            if isinstance(s, ast.If) and exits(s.body) and event.line < s.lineno < update.line
+        ]
+        if asked and (between or decided(judge, function, event)):
             return True
     return False
 
@@ -476,6 +482,7 @@ def is_upsert(called: Called) -> bool:
 
 def unowned_item(judge: Judge) -> Iterator[Hit]:
     """`delete_item(Key=...)`, where whoever comes takes a lease that has run out."""
+    yield from removed_though_refused(judge)
     if not any(name in judge.module.text for name in ("delete_item(", "delete_one(")):
         return
     leased = [
@@ -507,6 +514,28 @@ def unowned_item(judge: Judge) -> Iterator[Hit]:
                     there(leased[0], "taken here"),
                 )
                 break
+
+
+def removed_though_refused(judge: Judge) -> Iterator[Hit]:
+    """`try: create(node) except NodeExistsError: return`, and `finally: delete(node)` of both."""
+    for function in judge.functions if "kazoo" in judge.module.lower else ():
+        own = judge.own(function)
+        for taken in (e for e in own if e.kind == "take"):
+            refused = any(exits(h.body) for h in judge.handled_by(taken))
+            for event in own if refused else ():
+                called = event.facts["called"]
+                same = getattr(called.func, "attr", "") == "delete" and called.args
+                if not same or function.key(called.args[0]) != taken.key:
+                    continue
+                finals = [f.node for f in event.frames if f.part == "finally"]
+                if any(f.node in finals and f.part == "body" for f in taken.frames):
+                    yield at(
+                        event,
+                        f"`{shown(taken.key)}` is removed here although line {taken.line} may have"
+                        " found that it is another's: then that holder works without it",
+                        there(taken, "taken here"),
+                    )
+                    return
 
 
 def runs_out(function: Function, called: Called) -> bool:

@@ -220,7 +220,8 @@ WORKERS = re.compile(
 )
 REPLICAS = re.compile(
     r"\breplicas?\s*[=:]\s*([2-9]|\d\d)|\b(every|each|all|several|many|one) (of the )?"
-    r"(replicas?|pods?|gunicorn workers?|uvicorn workers?)\b",
+    r"(replicas?|pods?|gunicorn workers?|uvicorn workers?)\b"
+    r"|\b(in|of) the cluster\b|\bacross (the )?(hosts|pods|nodes|replicas|workers)\b",
     re.IGNORECASE,
 )
 SERVES = re.compile(

@@ -107,6 +107,7 @@ def _own_number(node: ast.AST) -> bool:
 
 def not_allowed_is_dead(judge: Judge) -> Iterator[Hit]:
     """LH105."""
+    yield from denied_is_dead(judge)
     for function in judge.functions:
         for event in judge.own(function):
             if event.kind != "alive" or not event.facts.get("kill"):
@@ -133,6 +134,28 @@ def not_allowed_is_dead(judge: Judge) -> Iterator[Hit]:
                 f" {what}` takes that process for dead",
                 (there(event, "asked here"),),
             )
+
+
+DENIED = frozenset("psutil.Error psutil.AccessDenied Error AccessDenied".split())
+
+
+def denied_is_dead(judge: Judge) -> Iterator[Hit]:
+    """`except psutil.Error: return True` of a question whether a process is gone."""
+    for function in judge.functions if "psutil" in judge.module.text else ():
+        for event in judge.own(function):
+            if event.facts.get("name") != "psutil.Process":
+                continue
+            for handler in judge.handled_by(event):
+                denied = names_of(handler) & DENIED
+                if denied and says_dead(judge, event, handler):
+                    yield Hit(
+                        function,
+                        handler,
+                        f"psutil may not look at another user's process: `except"
+                        f" {min(denied)}` takes that process for dead",
+                        (there(event, "asked here"),),
+                    )
+                    return
 
 
 def signalled(judge: Judge, function: Function, event: Event) -> bool:

@@ -54,6 +54,10 @@ STARTS = re.compile(
 )
 
 
+# A start that is compared, or kept under a name for that; one that is only written down is none.
+ASKS_START = re.compile(r"create_time.*(==|!=|<|>|\babs\()|(==|!=|<|>|\babs\(|\w+ = ).*create_time")
+
+
 class Event:
     """One act. `key` names what it is done to; `site` is the place in the function that is read."""
 
@@ -734,7 +738,12 @@ WRAPPED = frozenset(NAMED) | {
 @functools.lru_cache(4)
 def compares_start(module: Module) -> bool:
     """Does the module look at more of a process than its number?"""
-    return STARTS.search(module.text) is not None
+    found = STARTS.search(module.text)
+    if found is None or found[0] != "create_time":
+        return found is not None
+    return any(ASKS_START.search(line) for line in module.text.splitlines()) or bool(
+        STARTS.search(module.text.replace("create_time", ""))
+    )
 
 
 @functools.lru_cache(4)

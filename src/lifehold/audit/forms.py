@@ -117,6 +117,8 @@ def groups(judge: Judge, wholes: dict[Function, list[Event]]) -> Iterator[list[E
         members = [m for m in group.methods.values() if m in wholes]
         inside = [e for m in members for e in wholes[m]]
         yield [e for e in inside if "self." in e.key or "cls." in e.key or "⟨" in e.key]
+    plain = [e for f, events in wholes.items() if f.within is None for e in events]
+    yield [e for e in plain if e.kind in IN_STORE and re.fullmatch(r"⟨\w+⟩", e.key)]
     yield [e for events in wholes.values() for e in events if of_module(judge, e)]
 
 

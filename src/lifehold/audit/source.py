@@ -116,6 +116,7 @@ FORMS = tuple(
             ".delete( .expire( .pexpire(",
         ),
         ("etcd consul", ".put("),
+        (".claim .lease .busy .running .guard .inuse .sentinel", "glob("),
         ("claimed_by locked_by held_by leased_by", "UPDATE update"),
         ("sqlite3.connect( aiosqlite", "/nfs nfs/ /mnt/ /efs"),
         ("attribute_not_exists get_item(", "put_item( update_item( delete_item("),

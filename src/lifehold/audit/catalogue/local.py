@@ -443,7 +443,7 @@ def job(build):
         confidence="medium",
         default=True,
         check=release.only_at_exit,
-        about=frozenset("at_exit at_signal create".split()),
+        about=frozenset("at_exit at_signal create write".split()),
         title="only an exit handler removes the lock file",
         why="atexit, signal handlers and `__del__` do not run after SIGKILL, the OOM killer,"
         " os._exit or a power cut.",

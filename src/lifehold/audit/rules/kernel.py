@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .. import words
+from ..blocks import returned
 from ..events import PARAMETER, compares_inode
 from ..model import nodes, text_of
 from ..rule import Hit, at, there
@@ -388,9 +389,8 @@ def forgotten(judge: Judge, function: Function, name: str, event: Event) -> bool
     if function.name == "" or function.manages_context or not function.name:
         return False
     value = function.only_value(name)
-    if not (
-        (words.acquires(function.name) and judge_lock_name(function)) or says_so(function, event)
-    ):
+    named = words.acquires(function.name) and judge_lock_name(function)
+    if not named and not says_so(function, event) and not or_ends(judge, function, name, event):
         if not (isinstance(value, ast.Call) and ends_with_lock(judge, function, value, event)):
             return False
     if not (isinstance(value, ast.Call) and opens_file(judge, value)):
@@ -429,6 +429,25 @@ def forgotten(judge: Judge, function: Function, name: str, event: Event) -> bool
                 if any(isinstance(n, ast.Name) and n.id == name for n in ast.walk(node)):
                     return False
     return True
+
+
+def or_ends(judge: Judge, function: Function, name: str, lock: Event) -> bool:
+    """Does a refusal end the program, and a success write down who holds it, and no more?"""
+    if not lock.facts["nonblocking"] or any(returned(function.body)):
+        return False
+    ended = any(
+        isinstance(n, ast.Call) and text_of(n.func) in ("sys.exit", "exit", "os._exit")
+        for handler in judge.handled_by(lock)
+        for stmt in handler.body
+        for n in nodes(stmt)
+    )
+    later = [
+        text_of(e.facts["called"].func)
+        for e in judge.own(function)
+        if e.line > lock.line and not any(f.part == "handler" for f in e.frames)
+    ]
+    own = (f"{name}.", "os.getpid", "str", "os.ftruncate", "os.write")
+    return ended and all(called.startswith(own) for called in later)
 
 
 def says_so(function: Function, lock: Event) -> bool:

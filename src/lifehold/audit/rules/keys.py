@@ -44,6 +44,8 @@ def two_keys(judge: Judge) -> Iterator[Hit]:
         if len(taken) != 1 or len(given) != 1:
             continue
         (one, taker), (other, giver) = taken.popitem(), given.popitem()
+        if re.fullmatch(r"(self\.)?\w+", one) or re.fullmatch(r"(self\.)?\w+", other):
+            continue  # what stands in the one is not written here
         if (
             worked_out(one, other)
             or of_other_attribute(one, other)

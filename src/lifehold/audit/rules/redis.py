@@ -182,14 +182,15 @@ def scripted(judge: Judge, function: Function) -> bool:
     return any(isinstance(n.value, str) and SCRIPTED.search(n.value) for n in texts)
 
 
-def compares_owner(judge: Judge, event: Event) -> Event | None:
+def compares_owner(judge: Judge, event: Event, *, by_any: bool = False) -> Event | None:
     """The GET whose answer is compared before this act."""
     gets = [
         e
         for e in judge.whole(event.where)
         if e.kind == "redis_get" and e.key == event.key and e.line <= event.line
     ]
-    if any(says_nobody(e) for e in judge.done_to(event.key) if e.kind == "redis_lock"):
+    taken = [e for e in judge.done_to(event.key) if e.kind == "redis_lock"]
+    if not by_any and any(map(says_nobody, taken)):
         return None
     for get in gets:
         for _frame, test in judge.tests(event):
@@ -346,7 +347,7 @@ def compare_apart(judge: Judge) -> Iterator[Hit]:
         for event in judge.own(function):
             if event.kind not in ("redis_delete", "redis_expire"):
                 continue
-            get = compares_owner(judge, event)
+            get = compares_owner(judge, event, by_any=True)
             if get is None or not (
                 is_key(judge, event, locked_keys(judge)) or owner_like(event.where)
             ):

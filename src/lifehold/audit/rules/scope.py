@@ -146,7 +146,7 @@ def instance(judge: Judge, function: Function, node: ast.AST) -> tuple[str, str,
     name = judge.module.dotted(node.func)
     last = name.rpartition(".")[2]
     known = re.search(r"FileLock$|InterProcessLock$|^LockFile$|PIDLockFile$", last)
-    if not known or "Singleton" in last:
+    if not (known or name == "portalocker.Lock") or "Singleton" in last:
         return None
     if any(k.arg == "is_singleton" for k in node.keywords):
         return None
@@ -221,6 +221,7 @@ WORKERS = re.compile(
 REPLICAS = re.compile(
     r"\breplicas?\s*[=:]\s*([2-9]|\d\d)|\b(every|each|all|several|many|one) (of the )?"
     r"(replicas?|pods?|gunicorn workers?|uvicorn workers?)\b"
+    r"|\b\d+ replicas\b|\bother (replicas|pods|hosts|nodes)\b|\bevery (node|host)\b"
     r"|\b(in|of) the cluster\b|\bacross (the )?(hosts|pods|nodes|replicas|workers)\b",
     re.IGNORECASE,
 )

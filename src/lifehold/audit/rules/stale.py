@@ -448,7 +448,7 @@ def swept(judge: Judge) -> Iterator[Hit]:
             ) not in ("glob", "rglob"):
                 continue
             ends = {suffix(t) for t in function.texts(listed) if "*" in t}
-            named = ends & {".lock", ".lck", ".pid", ".LOCK", ".mutex"}
+            named = ends & LOCK_ENDS
             found = (ends & made) | (named if run_at_start(judge, function) else set())
             if found and not judge.tests(event):
                 yield at(
@@ -457,6 +457,11 @@ def swept(judge: Judge) -> Iterator[Hit]:
                     " processes that live, on this host or another, too",
                 )
                 break
+
+
+LOCK_ENDS = frozenset(
+    ".lock .lck .pid .LOCK .mutex .claim .lease .busy .running .guard .inuse .sentinel".split()
+)
 
 
 def run_at_start(judge: Judge, function: Function) -> bool:

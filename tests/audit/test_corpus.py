@@ -19,10 +19,11 @@ more. `ps_dash_p_check` asks LH304 of a script that also judges by the number: l
 lock is called busy, running, guard, claim or flag. First run: P 0.97 (39/40) R 0.40 (39/98) and
 P 1.00 (42/42) R 0.43 (42/98): the rules leant on names. Then they were made to go by form, mended
 by the fourth alone: P 0.99 (91/92) R 0.93 (91/98); the fifth, unread: P 1.00 (72/72), R 0.73.
-Then the fifth's classes were mended. `sixth` to `eleventh` are six strangers' sets more, each run on
-once and mended by before the next: P 1.00 (103/103) R 0.82 (103/125), 0.98 (91/93) and 0.82
-(91/111), 0.97 (90/93) and 0.74 (90/121), 0.98 (81/83) and 0.78 (81/104), 0.99 (92/93) and 0.87
-(92/106), 0.98 (82/84) and 0.83 (82/99). Fourteen of their labels are LH214, asked on demand alone.
+Then the fifth's classes were mended. `sixth` to `twelfth` are seven strangers' sets more,
+each run on once and mended by before the next: P 1.00 (103/103) R 0.82 (103/125), 0.98 (91/93) and
+0.82 (91/111), 0.97 (90/93) and 0.74 (90/121), 0.98 (81/83) and 0.78 (81/104), 0.99 (92/93) and 0.87
+(92/106), 0.98 (82/84) and 0.83 (82/99), 1.00 (89/89) and 0.82 (89/109). Sixteen of their labels are
+LH214, asked on demand alone.
 `forms` are other spellings of the classes that were mended then: helpers, pathlib, suppress, SQL.
 `own` was labelled before the rules were run on it, by one who had read them: that is not unseen.
 Python's came in five lots, each mended by before the next was written. First runs: P 0.86 R 0.62,
@@ -53,7 +54,9 @@ NAMED = {
     "unit": "app.service",
 }  # fmt: skip
 HALVES = ("seen", "held")
-BLIND_SETS = tuple("blind second third fourth fifth sixth seventh eighth ninth tenth eleventh".split())
+BLIND_SETS = tuple(
+    "blind second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
+)
 MARKED = ("second", "third", "forms", "own")
 MARK = re.compile(r"[ ]*(?:#|//)@((?: LH\d{3})+)$", re.MULTILINE)
 
@@ -191,6 +194,7 @@ SIZES = [
     ("ninth", "python", 79, 78),
     ("tenth", "python", 84, 76),
     ("eleventh", "python", 70, 70),
+    ("twelfth", "python", 84, 73),
 ]
 
 
@@ -224,9 +228,10 @@ REACHED = {
     ("python", "sixth"): (1.0, 0.92),
     ("python", "seventh"): (1.0, 0.95),
     ("python", "eighth"): (1.0, 0.92),
-    ("python", "ninth"): (1.0, 0.93),
+    ("python", "ninth"): (0.98, 0.93),
     ("python", "tenth"): (1.0, 0.96),
     ("python", "eleventh"): (0.98, 0.89),
+    ("python", "twelfth"): (1.0, 0.91),
     ("python", "forms"): (1.0, 1.0),
     ("shell", "forms"): (1.0, 1.0),
     ("javascript", "forms"): (1.0, 1.0),

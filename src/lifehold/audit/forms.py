@@ -84,7 +84,7 @@ def settle(judge: Judge) -> None:
         if event.kind == "flock"
         for opened in reader.opened(function, event.facts.get("handle_expr"))
     }
-    formed: set[int] = set()
+    formed = {id(e) for function in judge.functions for e in asked_and_removed(judge, function)}
     for events in groups(judge, wholes):
         by_key: dict[str, list[Event]] = {}
         for event in events:
@@ -108,6 +108,21 @@ def settle(judge: Judge) -> None:
         if id(event) in formed and event.facts.get("inside") is not None
     }
     reader.forget()
+
+
+def asked_and_removed(judge: Judge, function: Function) -> list[Event]:
+    """A file whose number is asked about, and which is removed for that: its owner's."""
+    whole = judge.reader.whole(function)
+    if not any(e.kind == "alive" for e in whole):
+        return []
+    found = []
+    for gone in (e for e in whole if e.kind == "unlink" and e.where is function and not e.via):
+        reads = [e for e in whole if e.kind == "read" and e.key == gone.key and e.line < gone.line]
+        for read in reads[:3]:
+            asked = any(e.kind == "alive" and read.line < e.line < gone.line for e in whole)
+            if asked and judge.tests(gone):
+                found += [read, gone]
+    return found
 
 
 def groups(judge: Judge, wholes: dict[Function, list[Event]]) -> Iterator[list[Event]]:
@@ -172,7 +187,8 @@ def has_form(judge: Judge, done: list[Event], locked: set[int]) -> bool:
     if not gone:
         return False
     return (
-        made_alone(judge, done, gone)
+        around_block(done)
+        or made_alone(judge, done, gone)
         or waited_out(judge, done, gone)
         or flagged(judge, done, gone)
         or names_maker(judge, done)
@@ -204,6 +220,20 @@ def claims(moved: Event) -> bool:
 
 
 # --- files --------------------------------------------------------------------------------------
+
+
+def around_block(done: list[Event]) -> bool:
+    """A context manager that makes it with O_EXCL, and removes it behind its `yield`."""
+    for made in done:
+        if made.kind != "create" or not made.facts.get("exclusive") or made.via is not None:
+            continue
+        if made.where.manages_context and not made.facts.get("source"):
+            if any(
+                e.kind == "unlink" and not tree(e) and e.line > made.line and e.where is made.where
+                for e in done
+            ):
+                return True
+    return False
 
 
 def made_alone(judge: Judge, done: list[Event], gone: list[Event]) -> bool:
@@ -325,9 +355,21 @@ def flagged(judge: Judge, done: list[Event], gone: list[Event]) -> bool:
         looks = [e for e in done if e.kind in ("exists", "read", "open", "alive", "stat")]
         seen = [e for e in looks if before(e, act)]
         after = [e for e in gone if behind(e, act)]
+        if any(holds_both(look, act, e) for look in looks for e in after):
+            return True
         if after and any(ends(e) or ends(innermost(e)) for e in seen):
             if not from_outside(judge, after):
                 return True
+    return False
+
+
+def holds_both(look: Event, act: Event, gone: Event) -> bool:
+    """`if not exists(path):` around the making and the removal."""
+    for frame in act.frames:
+        if frame.kind == "if" and frame.part == "then" and frame in gone.frames:
+            test = frame.node.test
+            if isinstance(test, ast.UnaryOp) and test.operand is look.site:
+                return isinstance(test.op, ast.Not)
     return False
 
 

@@ -160,7 +160,8 @@ def read_before(judge: Judge, function: Function, act: Event) -> Event | None:
     for look in own:
         if look.kind != "read" or look.key != act.key or look.line >= act.line:
             continue
-        missed = [h for h in judge.handled_by(look) if names_of(h) & MISSING]
+        broad = MISSING | {"Exception", "BaseException"}
+        missed = [h for h in judge.handled_by(look) if names_of(h) & broad]
         goes_on = missed and not any(leaves(h.body) for h in missed)
         whole = judge.whole(function)
         asked = any(e.kind == "alive" and look.line < e.line < act.line for e in whole)

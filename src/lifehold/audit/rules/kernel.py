@@ -510,6 +510,30 @@ def lost_by_close(judge: Judge) -> Iterator[Hit]:
                         )
                         return
         yield from read_while_held(judge, function)
+    yield from read_since_made(judge)
+
+
+def read_since_made(judge: Judge) -> Iterator[Hit]:
+    """`__init__` that keeps its lockf, and a method that opens the same file again."""
+    for group in judge.module.classes.values():
+        made = group.methods.get("__init__")
+        for lock in judge.own(made) if made is not None else ():
+            if lock.kind != "flock" or not lock.facts["posix"]:
+                continue
+            if not text_of(lock.facts["handle_expr"]).startswith("self."):
+                continue
+            opened = judge.reader.opened(lock.where, lock.facts["handle_expr"])
+            keys = {key for each in opened for key in (each.key, *judge.also_known(each))}
+            for method in group.methods.values():
+                for other in judge.own(method) if method is not made else ():
+                    if other.kind == "read" and other.key in keys:
+                        yield at(
+                            other,
+                            f"`{other.name}` is locked by lockf since {group.name} was made:"
+                            " closing this handle drops the lock, whoever else has the file open",
+                            there(lock, "locked here"),
+                        )
+                        return
 
 
 def read_while_held(judge: Judge, function: Function) -> Iterator[Hit]:

@@ -243,6 +243,7 @@ def deaf_to_loss(judge: Judge) -> Iterator[Hit]:
     yield from deaf_zookeeper(judge)
     yield from loss_swallowed(judge)
     yield from loss_unasked(judge)
+    yield from renewal_unasked(judge)
     yield from unasked_lease(judge)
 
 
@@ -271,6 +272,31 @@ def loss_swallowed(judge: Judge) -> Iterator[Hit]:
                         (there(event, "renewed here"),),
                     )
                     return
+
+
+PROLONGED = re.compile(r"""call\s*\(\s*['"]p?expire['"]""", re.IGNORECASE)
+
+
+def renewal_unasked(judge: Judge) -> Iterator[Hit]:
+    """A script that renews if the lease is ours, again and again, whose answer nobody reads."""
+    if "script" not in judge.kinds:
+        return
+    for function in judge.functions:
+        for event in judge.own(function):
+            stmt = event.facts.get("statement")
+            if event.kind != "script" or not isinstance(stmt, ast.Expr) or not judge.loops(event):
+                continue
+            value = stmt.value.value if isinstance(stmt.value, ast.Await) else stmt.value
+            given = event.facts["called"].args[:1]
+            if value is event.site and any(
+                PROLONGED.search(t) for each in given for t in function.texts(each)
+            ):
+                yield at(
+                    event,
+                    "this renewal answers 0 when the lease is another's, and nobody reads it: the"
+                    " work goes on without the lock",
+                )
+                return
 
 
 TOLD = re.compile(r"^_?(lost|is_lost|expired|gone|failed|lease_lost|lock_lost|revoked)$")

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from ..model import Function, Module
 
 TAKES = frozenset("acquire aquire lock locked claim obtain take grab hold enter aenter".split())
-RENEWS = frozenset("renew extend refresh heartbeat prolong touch keep keepalive alive".split())
+RENEWS = frozenset(
+    "renewer renewal keeper renew extend refresh heartbeat prolong touch keep keepalive"
+    " alive".split()
+)
 SCRIPTED = re.compile(r"redis\.call|redis\.pcall", re.IGNORECASE)
 
 
@@ -486,7 +489,16 @@ def made_for_lock(judge: Judge, event: Event) -> bool:
             if called is None or text_of(called.func) != group.name:
                 continue
             bound = dict(zip(made.parameters[1:], called.args, strict=False)) | called.keywords
-            if any(maker.lockish(given) for name, given in bound.items() if name in names):
+            handed = [given for name, given in bound.items() if name in names]
+            if any(map(maker.lockish, handed)):
+                return True
+            taken = {
+                e.key
+                for given in handed
+                for e in judge.done_to(maker.key(given))
+                if e.kind == "redis_lock"
+            }
+            if taken:
                 return True
     return False
 

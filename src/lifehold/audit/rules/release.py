@@ -12,6 +12,8 @@ from ..libraries import OUTSIDE, made_by
 from ..model import leaves, text_of
 from ..rule import Hit, at, there
 from .create import OWN_NAME, gave_up
+from .keys import freed_by_script
+from .leases import number
 from .refused import CALM
 from .stale import judgement
 
@@ -56,7 +58,8 @@ def _unowned_release(judge: Judge, function: Function) -> Iterator[Hit]:
             if not guarded_by_look(judge, function, event):
                 continue
         elif function.name == "__exit__" and not guarded_by_look(judge, function, event):
-            if event.key in flocked or not shared_release(judge, function, event):
+            shared = shared_release(judge, function, event)
+            if event.key in flocked or not (shared or entered_in_vain(judge, function, event)):
                 continue
         if event.key in flocked and not beyond_guard(judge, function):
             continue  # LH108 has it
@@ -81,6 +84,19 @@ def called_at_end(judge: Judge, function: Function) -> bool:
         )
         for event in judge.registered(function.name)
     )
+
+
+def entered_in_vain(judge: Judge, function: Function, event: Event) -> bool:
+    """Does `__enter__` pass over a refusal, and `__exit__` remove what may be another's?"""
+    group = function.within
+    enter = group.methods.get("__enter__") if group is not None else None
+    for made in judge.own(enter) if enter is not None else ():
+        if made.kind == "create" and made.key == event.key and made.facts.get("exclusive"):
+            handlers = judge.handled_by(made)
+            if any(f.kind in ("while", "for") for f in made.frames):
+                return False  # it waits
+            return bool(handlers) and not any(exits(h.body) for h in handlers)
+    return False
 
 
 def beyond_guard(judge: Judge, function: Function) -> bool:
@@ -223,17 +239,31 @@ def left_by_error(judge: Judge, function: Function) -> Iterator[Hit]:
             return
 
 
+LONG = 600  # seconds for which nobody wants to wait after an error
+
+
+def short_lived(made: Event) -> bool:
+    """Does the key end by itself, before long?"""
+    ttl = number(made.facts.get("ttl"))
+    if {"px", "pxat"} & set(made.facts["called"].keywords):
+        ttl = ttl / 1000 if ttl is not None else None
+    return bool(made.facts.get("timed")) and not (ttl is not None and ttl >= LONG)
+
+
 def key_left_by_error(judge: Judge, function: Function) -> Iterator[Hit]:
     """The same of a key without an end."""
     own = judge.own(function)
     for made in own:
         if made.kind not in ("redis_lock", "redis_set") or not made.lockish:
             continue
-        if made.facts.get("timed") or any(
-            e.kind == "redis_expire" for e in judge.done_to(made.key)
-        ):
+        if short_lived(made) or any(e.kind == "redis_expire" for e in judge.done_to(made.key)):
             continue
-        gone = [e for e in own if e.kind == "redis_delete" and e.key == made.key]
+        gone = [
+            e
+            for e in own
+            if (e.kind == "redis_delete" and e.key == made.key)
+            or (e.kind in ("script", "other") and freed_by_script(e) == made.key)
+        ]
         if any(f.kind == "try" and f.part != "body" for e in gone for f in e.frames):
             continue
         plain = [e for e in gone if e.line > made.line and not e.frames[len(made.frames) :]]
@@ -429,6 +459,8 @@ def only_at_exit(judge: Judge) -> Iterator[Hit]:
             for node in ast.walk(event.expr):
                 if isinstance(node, ast.Name | ast.Attribute) and text_of(node):
                     registered.setdefault(text_of(node).rpartition(".")[2], event)
+    if not registered and "__del__" not in judge.module.text:
+        return
     for function in judge.functions:
         for made in judge.own(function):
             alone = made.kind == "create" and made.facts.get("exclusive")

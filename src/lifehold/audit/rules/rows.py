@@ -48,6 +48,11 @@ GIVES_ROW = re.compile(
     r"\s*DELETE\s+FROM\s+[\w.\"`]*(?:lock|lease|leader|mutex)[\w\"`]*\s+WHERE\b(?P<where>.*)",
     re.IGNORECASE | re.DOTALL,
 )
+FREES_OWNER = re.compile(
+    r"\s*UPDATE\s+[\w.\"`]+\s+SET\s+(?:owner|holder|(?:locked|held|claimed|leased)_by)\w*\s*=\s*NULL"
+    r".*?\bWHERE\b(?P<where>.*)",
+    re.IGNORECASE | re.DOTALL,
+)
 FREES_ROW = re.compile(
     r"\s*UPDATE\s+[\w.\"`]*(?:lease|leader|mutex)[\w\"`]*\s+SET\s.*?=\s*NULL.*?"
     r"\bWHERE\b(?P<where>.*)",
@@ -300,6 +305,7 @@ def unowned_row(judge: Judge) -> Iterator[Hit]:
             strict = set(words.pieces(function.name)) & {"release", "unlock", "exit", "aexit"}
             row = next(filter(None, map(GIVES_ROW.match, texts)), None) if strict else None
             row = row or next(filter(None, map(FREES_ROW.match, texts)), None)
+            row = row or next(filter(None, map(FREES_OWNER.match, texts)), None)
             if row and not WHOSE.search(row["where"]):
                 yield at(
                     event,

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .. import words
-from ..blocks import is_constant, names_of, returned
+from ..blocks import exits, is_constant, names_of, returned
 from ..events import compares_inode, compares_start
 from ..judge import BROAD
 from ..model import calls_in, leaves, nodes, text_of
@@ -143,7 +143,7 @@ def denied_is_dead(judge: Judge) -> Iterator[Hit]:
     """`except psutil.Error: return True` of a question whether a process is gone."""
     for function in judge.functions if "psutil" in judge.module.text else ():
         for event in judge.own(function):
-            if event.facts.get("name") != "psutil.Process":
+            if event.facts.get("name") != "psutil.Process" or not judge.at_lock(function):
                 continue
             for handler in judge.handled_by(event):
                 denied = names_of(handler) & DENIED
@@ -247,9 +247,7 @@ def says_dead(judge: Judge, event: Event, handler: ast.ExceptHandler) -> bool:
     if all(isinstance(stmt, ast.Pass) for stmt in handler.body):
         leaves_when_alive = [f for f in event.frames if f.kind == "try" and f.part == "body"]
         node = leaves_when_alive[-1].node
-        return any(returned(getattr(node, "body", []))) or any(
-            returned(getattr(node, "orelse", []))
-        )
+        return any(returned(getattr(node, "body", []))) or exits(getattr(node, "orelse", []))
     return False
 
 

@@ -49,8 +49,8 @@ GIVES_ROW = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 FREES_OWNER = re.compile(
-    r"\s*UPDATE\s+[\w.\"`]+\s+SET\s+(?:owner|holder|(?:locked|held|claimed|leased)_by)\w*\s*=\s*NULL"
-    r".*?\bWHERE\b(?P<where>.*)",
+    r"\s*UPDATE\s+[\w.\"`]+\s+SET\s+(?:owner|holder|(?:locked|held|claimed|leased)_by)\w*\s*=\s*"
+    r"NULL.*?\bWHERE\b(?P<where>.*)",
     re.IGNORECASE | re.DOTALL,
 )
 FREES_ROW = re.compile(

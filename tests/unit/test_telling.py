@@ -12,6 +12,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,17 @@ def test_an_inspection_that_fails_is_reported_and_the_waiter_is_told_what_is_lef
     assert isinstance(unraised[0], ZeroDivisionError)
 
 
+def queued(path, number):
+    """Waits until so many stand in the kernel's queue for this file."""
+    inode = f":{os.stat(path).st_ino} "
+    for _ in range(600):
+        lines = Path("/proc/locks").read_text().splitlines()
+        if sum("->" in line and inode in line for line in lines) == number:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"not {number} in the queue")
+
+
 def test_a_slow_handler_keeps_its_place_in_the_queue(tmp_path, handler):
     path, order, started = tmp_path / "x", [], threading.Event()
 
@@ -97,9 +109,10 @@ def test_a_slow_handler_keeps_its_place_in_the_queue(tmp_path, handler):
     first = threading.Thread(target=wait, name="first")
     first.start()
     assert started.wait(60)
+    queued(path, 1)  # it waits in the kernel's queue while it tells
     second = threading.Thread(target=wait, name="second")
     second.start()
-    time.sleep(0.1)
+    queued(path, 2)
     lease.release()
     first.join()
     second.join()

@@ -8,7 +8,6 @@ shards may be away.
 
 from __future__ import annotations
 
-import copy
 import os
 import threading
 
@@ -28,8 +27,7 @@ class Table:
     def get(self, name):
         self.asked += 1
         with self.mutex:
-            version, item = self.items.get(name, (0, None))
-            return version, copy.deepcopy(item)
+            return self.items.get(name, (0, None))
 
     def put(self, name, version, item):
         """Whether nobody else has changed it meanwhile."""
@@ -37,7 +35,7 @@ class Table:
         with self.mutex:
             if self.items.get(name, (0, None))[0] != version:
                 return False
-            self.items[name] = version + 1, copy.deepcopy(item)
+            self.items[name] = version + 1, item
             return True
 
 
@@ -70,11 +68,11 @@ class TableStore:
 
     def _step(self, name, work):
         while True:
-            version, state = self.table.get(name)
-            state = state or LockState(name)
+            version, text = self.table.get(name)
+            state = LockState(name) if text is None else LockState.read(name, text)
             state.at(0.0, os.urandom(4).hex(), 0)  # no instant can be compared with another
             answer = work(state)
-            if self.table.put(name, version, state):
+            if self.table.put(name, version, state.text()):
                 return answer
 
     async def acquire(self, request):
@@ -88,8 +86,9 @@ class TableStore:
 
     async def look(self, names, prefix=""):
         found = names if names is not None else sorted(self.table.items)
-        states = [self.table.get(name)[1] for name in found if name.startswith(prefix)]
-        return tuple(state.at(0.0, "now", 0).state() for state in states if state is not None)
+        texts = {name: self.table.get(name)[1] for name in found if name.startswith(prefix)}
+        states = [LockState.read(name, text) for name, text in texts.items() if text is not None]
+        return tuple(state.at(0.0, "now", 0).state() for state in states)
 
     async def order(self, order):
         known = order.name in self.table.items

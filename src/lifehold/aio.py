@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import sys
 
-from . import registry
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import TRY, seconds
 from .core.errors import NotHeld, SystemRefused, WouldBlock
 from .core.grant import Bound, Grant, Held
-from .core.ports import is_asking, is_remote
+from .core.ports import is_asking, is_mixing, is_remote
 from .described import ASYNC
 from .lease import (
     BlockEntry,
@@ -346,8 +345,8 @@ class AsyncLock(LockFace):
         """The wait of a lock that is held."""
         ask, started = self._asked(answer, patience, None)
         found: Grant | Held | Unknown = answer
-        if not self._far:
-            registry.refuse_mixed(self._mechanism)
+        if not self._far and is_mixing(self._mechanism):
+            self._mechanism.refuse_mixed()
         if patience != 0:
             if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, this_thread.key, current_task())

@@ -12,8 +12,8 @@ from _weakref import ref
 
 from . import registry
 from .core import events
-from .core.acquire import FIRST_NOTICE, Ask, acquire, look
-from .core.deadline import TRY, deadline_of, seconds
+from .core.acquire import FIRST_NOTICE, Ask, acquire, deadline_of, look
+from .core.deadline import TRY, seconds
 from .core.errors import (
     AcquireCancelled,
     InvalidArgument,
@@ -24,7 +24,7 @@ from .core.errors import (
     WouldBlock,
 )
 from .core.grant import Grant, Held, Unknown
-from .core.ports import is_begun, is_far, is_leased, is_named, is_remote
+from .core.ports import is_begun, is_far, is_leased, is_mixing, is_named, is_remote
 from .described import ASYNC, PLAIN, DescribedLock, SingletonMeta
 from .lease import Block, BlockEntry, Exit, Holding, begun, entering, renamed, unwound
 from .runtime import clock, fork
@@ -279,8 +279,7 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
     ) -> tuple[Ask, float]:
         """The wait that begins with this answer, and the instant at which it began."""
         started = began_at(answer) or self._runtime.now()
-        quiet = self._notify is False
-        tell = self._tell_quietly if quiet else self._tell_waiting
+        tell = self._tell_quietly if self._notify is False else self._tell_waiting
         ask = Ask(self._name, deadline_of(patience, started), cancel, tell)
         if self._notify:
             ask.first_notice = self._notify
@@ -745,7 +744,8 @@ class Lock(LockFace):
             check_cancel(cancel)
         ask, started = self._asked(answer, patience, cancel)
         found: Grant | Held | Unknown = answer
-        registry.refuse_mixed(self._mechanism)
+        if is_mixing(self._mechanism):
+            self._mechanism.refuse_mixed()
         if patience != 0:
             if patience is None and isinstance(answer, Held):
                 self._refuse_self_deadlock(answer.key, this_thread.key, None)

@@ -20,7 +20,7 @@ import sys
 
 from .core.deadline import terms
 from .core.errors import InvalidArgument
-from .core.ports import is_breakable, is_mixing, makes_leases
+from .core.ports import is_breakable, makes_leases
 from .runtime import fork
 
 TYPE_CHECKING = False
@@ -134,12 +134,6 @@ def breaker(mechanism: Mechanism) -> Callable[[str], Holder | None]:
             "process, which frees it at once"
         )
     return mechanism.break_
-
-
-def refuse_mixed(mechanism: Mechanism) -> None:
-    """Raises UnsafeGround when another kind holds the path, which ours would not exclude."""
-    if is_mixing(mechanism):
-        mechanism.refuse_mixed()
 
 
 def strict_for(kind: str) -> bool:

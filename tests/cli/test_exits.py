@@ -104,7 +104,7 @@ WRONG = [
     ["run", "-w", "-1", "job", "--", "true"], ["run", "-w", "9999999d", "job", "--", "true"],
     ["run", "-E", "256", "job", "--", "true"], ["run", "-E", "x", "job", "--", "true"],
     ["run", "", "--", "true"], ["run", "..", "--", "true"], ["run", "a\nb", "--", "true"],
-    ["run", "x" * 251, "--", "true"], ["run", "etcd://h/0#x", "--", "true"],
+    ["run", "x" * 251, "--", "true"], ["run", "nosuch://h/0#x", "--", "true"],
     ["run", "dir/", "--", "true"],
     ["run", "/dev/null", "--", "true"], ["run", "./" + "x" * 300, "--", "true"],
     ["who"], ["who", "--nope", "job"], ["who", "/dev/null"], ["demo", "more"], ["nope"], [],

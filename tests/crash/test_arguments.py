@@ -49,7 +49,7 @@ CONSTRUCTED = {
     "over-long": ("x/" * 3000 + "lock", "too long"),
     "over-long in bytes": ("é" * 2500, "too long"),
     "trailing slash": ("folder/", "folder"),
-    "URL": ("etcd://host:2379/0#name", "URL"),
+    "URL": ("nosuch://host:2379/0#name", "URL"),
     "lone surrogate": ("\ud800.lock", "path"),
 }
 

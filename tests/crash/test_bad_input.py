@@ -72,7 +72,7 @@ PATHS = {
     "a long name in missing folders": (None, "n/e/w/" + "x" * 256, "choose a shorter name"),
     "a folder with too long a name": (None, "n/" + "x" * 256 + "/lock", "choose a shorter name"),
     "a path of 4096 bytes": (None, "x/" * 2047 + "yy", ""),
-    "a URL": (None, "etcd://host:2379/0#job", "is a URL"),
+    "a URL": (None, "nosuch://host:2379/0#job", "is a URL"),
 }  # fmt: skip
 
 

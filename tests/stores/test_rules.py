@@ -7,13 +7,15 @@ import itertools
 import pytest
 
 import toystores as toys
-from lifehold import InvalidArgument, connect, registry
-from lifehold.core.backend import Traits
+from lifehold import CorruptRecord, InvalidArgument, connect, registry
+from lifehold.core.backend import Given, Order, Refused, Request, Traits
 from lifehold.core.deadline import terms
 from lifehold.core.grant import Grant, Unknown
+from lifehold.core.owner import Owner
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.store.engine import StoreLock
 from lifehold.store.memory import Memory
+from lifehold.store.rules import LockState
 from lifehold.store.site import Site
 from lifehold.store.sqlite.backend import Sqlite
 from lifehold.store.sqlite.database import Database
@@ -205,3 +207,42 @@ def test_what_a_store_lacks_is_refused_by_name(offered):
     with pytest.raises(InvalidArgument, match=r"fair=True.*a place in line"):
         table.lock("a", fair=True)
     table.lock("a")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"token": 1}',
+        '{"token": "1", "capacity": 1, "kept": null, "holders": [], "queue": []}',
+        '{"token": true, "capacity": 1, "kept": null, "holders": [], "queue": []}',
+        '{"token": 1, "capacity": 1, "kept": [1], "holders": [], "queue": []}',
+        '{"token": 1, "capacity": 1, "kept": null, "holders": [{}], "queue": []}',
+        '{"token": 1, "capacity": 1, "kept": null, "holders": [], "queue": [7]}',
+        "[" * 100_000,
+    ],
+    ids=range(10),
+)
+def test_a_text_that_is_no_state_is_named_with_a_remedy(text):
+    with pytest.raises(CorruptRecord, match=r"'jobs'.*remove that item") as caught:
+        LockState.read("jobs", text)
+    assert caught.value.name == "jobs"
+
+
+def test_the_text_of_a_state_tells_all_of_it():
+    state = LockState("jobs").at(5.0, "clock", 7_000_000)
+    me = Owner(12, "hôst\udcff", label="nightly")
+    asked = Request("jobs", "a", 9.5, me, capacity=2, shared=True, delay=0.5)
+    assert isinstance(state.acquire(asked), Given)
+    waiting = Request("jobs", "b", 9, me, capacity=2, weight=2, wait=True, handoff_id="h")
+    assert isinstance(state.acquire(waiting), Refused)
+    state.order(Order("keep", "jobs", 1, "a result"))
+    again = LockState.read("jobs", state.text()).at(6.0, "clock", 8_000_000)
+    assert again.text() == state.text()
+    state.at(6.0, "clock", 8_000_000)
+    assert again.state() == state.state()
+    assert again.queue[0].asked == state.queue[0].asked == waiting
+    assert [state.release("a"), again.release("a")] == [True, True]
+    assert again.handed == state.handed != []

@@ -13,7 +13,7 @@ import pytest
 from lifehold.core.acquire import Ask, Cancel
 from lifehold.runtime import clock, watch_table
 from lifehold.runtime.blocking import BLOCKING, finish
-from lifehold.runtime.change_wait import AGAIN, PAUSES
+from lifehold.runtime.change_wait import AGAIN, ARMED, PAUSES
 from lifehold.runtime.eventloop import EVENT_LOOP
 from lifehold.testing.clock import VirtualRuntime
 from lifehold.testing.explore import Client, Model, explore
@@ -124,7 +124,7 @@ def test_what_is_told_before_it_is_so_is_looked_at_again(face, path):
 
     async def wait():
         await runtime.changed(ask, path, soon())
-        for _ in AGAIN:
+        for _ in ARMED:
             await runtime.changed(ask, path, soon())
         until, idle = clock.now() + 0.2, 0
         while clock.now() < until:  # after that it sleeps, but for what the kernel tells late

@@ -19,7 +19,7 @@ BAD = [
     ({"path": "a/"}, "names a folder"),
     ({"path": "~/a.lock"}, "begins with ~"),
     ({"path": "~ana/a.lock"}, "begins with ~"),
-    ({"path": "etcd://h/0#x"}, "there is no store for"),
+    ({"path": "nosuch://h/0#x"}, "there is no store for"),
     ({"path": "x" * 5000}, "too long"),
     ({"path": "é" * 2100}, "too long: 4200 bytes"),
     ({"wait": -1}, "wait"),

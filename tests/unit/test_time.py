@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from lifehold import Backoff, InvalidArgument
+from lifehold.core.acquire import deadline_of
 from lifehold.core.deadline import (
     LONGEST,
     NEVER,
-    deadline_of,
     default_margin,
     lease_deadline,
     seconds,

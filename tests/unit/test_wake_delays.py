@@ -148,7 +148,8 @@ class Trial:
 def unswept(monkeypatch):
     for module in (watch_table, watch_table, watch_thread):
         monkeypatch.setattr(module, "SWEEP", 600.0)
-    monkeypatch.setattr(change_wait, "AGAIN", ())  # one more look would hide it too
+    for further in ("AGAIN", "ARMED"):  # one more look would hide it too
+        monkeypatch.setattr(change_wait, further, ())
 
 
 @pytest.mark.large

@@ -45,6 +45,11 @@ FIRST_NOTICE = FIRST  # seconds of waiting until the first notice: a demo is in 
 SOON = 0.25  # seconds until who could not be told is told
 
 
+def deadline_of(wait: float | None, now: float) -> float:
+    """The instant at which a caller's patience ends; NEVER for None, `now` for 0."""
+    return NEVER if wait is None else now + wait
+
+
 class Ask:
     """One acquisition under way.
 
@@ -120,7 +125,7 @@ async def acquire(
     ask.started_at = now = runtime.now()
     gap = ask.first_notice
     notice_at = now + gap
-    got: Grant | Held | Unknown = answer or await mechanism.try_acquire(ask)
+    got: Grant | Held | Unknown = await mechanism.try_acquire(ask) if answer is None else answer
     if isinstance(got, Held) and got.hint is not None:
         ask.slot = got.hint
     try:

@@ -1,4 +1,4 @@
-"""The only arithmetic on time.
+"""The arithmetic on time: what a lease is held under, and the pauses between two looks.
 
 Instants are seconds of the runtime's monotonic clock, which counts suspend.
 
@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 
 NEVER = float("inf")
 LONGEST = 100 * 365 * 86400.0  # seconds; what is longer is a mistake of units
-
-
-def deadline_of(wait: float | None, now: float) -> float:
-    """The instant at which a caller's patience ends; NEVER for None, `now` for 0."""
-    return NEVER if wait is None else now + wait
 
 
 def lease_deadline(sent_at: float, ttl: float, margin: float) -> float:
@@ -130,7 +125,9 @@ TRY: OneTry = OneTry(0.0)
 
 
 # ------------------------------------------------------------------------------------------------
-# Growing, jittered pauses, for kinds of lock that have no kernel queue and no event to wait on.
+# When one looks again, and when people are told.
+#
+# How the pause between two looks at a file grows is runtime/change_wait.py's.
 
 # Seconds between two looks where neither an event nor the end of a lease will help: somebody is in
 # the middle of a step, or goes by another rule than we do.
@@ -141,7 +138,7 @@ FIRST_NOTICE, LONGEST_GAP = 2.0, 60.0
 
 
 class Backoff:
-    """How long to pause between two tries.
+    """Growing, jittered pauses: how long to pause between two tries.
 
     `first` seconds, times `growth` each time, at most `longest`.
 

@@ -103,7 +103,7 @@ class FolderLock(RecordLock):
     noun = "bid"
     _aside: tuple[str, ...] = ()  # the temporary names that the last listing showed
     leased = False
-    safety = 2.0  # seconds between two looks of a waiter to whom no event comes
+    safety = 2.0  # seconds between two looks of a waiter, at most: whatever events come
     looks = 40  # at bids whose ticket is being chosen, before a try without patience gives up
 
     def _refuse_far(self) -> None:

@@ -63,7 +63,9 @@ class GenerationLock(RecordLock):
     _top = 0  # the last number that was ours
 
     def _attempt(self) -> Grant | Held:
-        top = self._top
+        # Asked of once: a waiter that went on from a number which is passed would write a record
+        # at each look, and be woken by it.
+        top, self._top = self._top, 0
         if top and top % LISTED_EACH:
             answer = self._try(top, listed_now=False)
             if isinstance(answer, RecordFile):

@@ -150,7 +150,7 @@ class LivenessJudge:
         return f"{path} ({marker.kind or self.kind} lock, {_words(place)}{lease})"
 
     def verdict(self, marker: ParsedRecord, found: Found, place: MountInfo) -> LifeVerdict:
-        """What can be proven at once."""
+        """What can be proven at once: by its witness, else `without_witness`."""
         near = place.kind in LOCAL  # as we see it
         one_kernel = near and (marker.state == OLDER or marker.ground in LOCAL)  # and its writer
         witness = None
@@ -170,9 +170,9 @@ class LivenessJudge:
             return judge(
                 marker.owner, ObserverView(one_kernel, witness, marker.owner, False, process.look)
             )
-        return self.judge(marker, one_kernel)
+        return self.without_witness(marker, one_kernel)
 
-    def judge(self, marker: ParsedRecord, one_kernel: bool) -> LifeVerdict:
+    def without_witness(self, marker: ParsedRecord, one_kernel: bool) -> LifeVerdict:
         """By the owner that a record names, where no witness tells."""
         assert marker.owner is not None
         return _by_identity(marker, marker.owner, one_kernel)
@@ -275,6 +275,7 @@ def _words(place: MountInfo) -> str:
 # Where one waiter is to look for a change: what its own last try has seen.
 
 
+@value
 class WaitHint:
     """Where a waiter is to look for a change, in `Held.hint`.
 
@@ -283,10 +284,9 @@ class WaitHint:
     `pid`: a process whose end may.
     """
 
-    __slots__ = ("at", "due", "pid")
-
-    def __init__(self, due: float = NEVER, pid: int | None = None, at: str = "") -> None:
-        self.due, self.pid, self.at = due, pid, at
+    due: float = NEVER
+    pid: int | None = None
+    at: str = ""
 
 
 NO_HINT = WaitHint()

@@ -89,7 +89,7 @@ class RecordLock:
     in_folder = True  # whether the path is a folder with records in it, not a record itself
     keeps = ""  # why what a release leaves at its path is not to go, "" where nothing stays
     dead_is_told = False  # to who was just refused: else it was held a moment ago
-    safety = NEVER  # seconds between two looks of a waiter to whom no event comes
+    safety = NEVER  # seconds between two looks of a waiter, at most: whatever events come
     place: MountInfo
     near: bool  # whether one kernel alone can mount it
     label: str
@@ -125,6 +125,7 @@ class RecordLock:
         self._last = 0  # the greatest token this object was given
         self._known: tuple[tuple[object, ...], RecordTemplate] | None = None
         self._ready = self._sound = self._given = place is not None
+        self.near = False  # until it has looked
         if place is not None:
             self.place, self.near = place, place.one_kernel
 
@@ -307,21 +308,17 @@ class RecordLock:
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until the record changes, its holder ends or its lease has run out, and try."""
-        hint: WaitHint = ask.slot or NO_HINT
+        hint: WaitHint = NO_HINT if ask.slot is None else ask.slot
         at, limit = hint.at or self.at, min(until, hint.due)
         if self.safety < NEVER:
             limit = min(limit, self.runtime.now() + self.safety)
         # What a record was made under is not always its name: its close need not be told here.
         ask.alike = type(self), self._ttl()  # one holder at a time, for each of them
         far = self.far()
-        await self.runtime.changed(ask, at, limit, blind=self._blind(far), pid=hint.pid)
+        await self.runtime.changed(ask, at, limit, blind=far or not self.near, pid=hint.pid)
         answer = await self._apart(far)
         ask.slot = answer.hint if isinstance(answer, Held) else None
         return answer
-
-    def _blind(self, far: bool) -> bool:
-        """Whether events of a change do not reach us."""
-        return far or not self.near
 
     async def _apart(self, far: bool) -> Grant | Held:
         """One try, in a helper thread where it may wait for a file server. L6: undone when late."""

@@ -91,7 +91,7 @@ class SoftLock(RecordLock):
     kind, in_folder = KIND, False
     enter: Callable[[RecordFile, float], Grant | Held] | None = None  # of a record that draws none
     dead_is_told = True  # whom nothing but the right to write keeps us from following
-    safety = 2.0  # seconds between two looks of a waiter to whom no event comes
+    safety = 2.0  # seconds between two looks of a waiter, at most: whatever events come
 
     def __init__(
         self,
@@ -371,7 +371,8 @@ class SoftLock(RecordLock):
     def judged_of(self, found: RecordFile) -> Judgement:
         """Who is there, whether it lives, and when time alone may change that."""
         place = self._place or place_at(found)
-        found.fresh = not place.one_kernel
+        self.near = place.one_kernel
+        found.fresh = not self.near
         return self.evidence.judged(self.path, found, place, self.runtime.now)
 
     def _refuse_ground(self, found: RecordFile, place: MountInfo) -> None:
@@ -387,9 +388,6 @@ class SoftLock(RecordLock):
     def watched(self) -> tuple[str, Callable[[], bool]]:
         """The path whose change may mean a loss, and whether another machine may change it."""
         return self.at, self.far
-
-    def _blind(self, far: bool) -> bool:
-        return far if self._place is None else not self._place.one_kernel
 
     # ---- the life and the end of a grant
 

@@ -150,7 +150,7 @@ STRAYS = 100  # how often things may change under our hands before we say so
 class SoftReadWrite:
     """One side of the lock at a path: `exclusive=True` for writers, False for readers."""
 
-    safety = 2.0  # seconds between two looks of a waiter to whom no event comes
+    safety = 2.0  # seconds between two looks of a waiter, at most: whatever events come
     courtesy = COURTESY
     option = None  # no `lifehold run` takes it
     key: Any

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 # Seconds between two looks where no event reaches us: as the watching thread looks.
 PAUSES = Backoff(FIRST, LONGEST, growth=GROWTH, jitter=SPREAD, random=chance)
-# Seconds from one look to the next after an event, and after arming: it may have come before that.
-AGAIN = (0.001, 0.008, 0.064, 0.512)
+AGAIN = (0.001, 0.03, 0.5)  # seconds from one look to the next after an event
+ARMED = (0.02, 0.5)  # and after arming: an event may have come just before that
 PATIENCE = 0.1  # seconds in which the first of a line comes to look, or the next is woken
 
 
@@ -163,7 +163,7 @@ class ChangeWait:
         self._generation = fork.generation
         self._line: ChangeQueue | None = None
         self._pauses = PAUSES.pauses() if blind else None
-        self._again: Iterator[float] = iter(AGAIN)
+        self._again: Iterator[float] = iter(ARMED)
         self.rung = False
         self.unread = self.doubts = False  # of one that hears for itself: see `slept`
         self.ring: Callable[[], object] = nobody  # exchanged by each sleeper for its own wake-up
@@ -196,7 +196,7 @@ class ChangeWait:
                 return True  # another of the line has seen to it
         except RuntimeError:
             self._pauses = self._pauses or PAUSES.pauses()
-        self._again = iter(AGAIN)
+        self._again = iter(ARMED)
         return False
 
     def hear(self) -> None:

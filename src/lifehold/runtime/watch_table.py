@@ -79,24 +79,32 @@ class WatchedFolder:
         """Whether events tell all that is to be known."""
         return self.number is not None and (self.heard or not content)
 
-    def remember(self, path: str) -> None:
+    def remember(self, name: bytes) -> None:
         """What there is now, for one who begins to wait where nothing is heard.
 
         He is told once for nothing: a change just before and one just after may look alike.
         """
         self.pause = FIRST
-        self.seen[parted(path)[1]] = (signature(path), True)
+        self.seen[name] = (self.look_at(name), True)
 
     def changed(self) -> list[PathWatch]:
         """Look at every name: those to be told. Calls of lstat(2), any of which may hang."""
         told: list[PathWatch] = []
         for name, watches in self.names.copy().items():
-            now = signature(os.path.join(self.path, os.fsdecode(name)))
+            now = self.look_at(name)
             before, again = self.seen.get(name, (now, False))
             self.seen[name] = (now, now != before)
             if now != before or again:
                 told += watches
         return told
+
+    def look_at(self, name: bytes) -> object:
+        """What a change of that name changes, most of the time."""
+        try:
+            found = os.lstat(os.path.join(self.path, os.fsdecode(name)))
+        except OSError as error:
+            return error.errno
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
     def next_pause(self, *, changed: bool) -> float:
         """Seconds until the next look."""
@@ -110,21 +118,6 @@ class WatchedFolder:
 def chance() -> float:
     """A number in [0, 1) to part many from each other; `random` may not be to be had (EMFILE)."""
     return clock.now() * 1e5 % 1.0
-
-
-def signature(path: str) -> object:
-    """What a change changes, most of the time."""
-    try:
-        found = os.lstat(path)
-    except OSError as error:
-        return error.errno
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def parted(path: str) -> tuple[str, bytes]:
-    """(folder, name) of a path; the name of everything in a folder is b""."""
-    folder, name = os.path.split(path)
-    return folder, os.fsencode(name)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from .watch_table import (
     best_sleeper,
     is_ours,
     make_notifier,
-    parted,
     ready,
 )
 
@@ -63,12 +62,14 @@ class PathWatch:
     whether writes count.
     """
 
-    __slots__ = ("_generation", "_thread", "closed", "content", "path", "ring")
+    __slots__ = ("_generation", "_thread", "closed", "content", "folder", "name", "ring")
 
     def __init__(
         self, path: str, ring: Callable[[], object], *, blind: bool = False, content: bool = True
     ) -> None:
-        self.path, self.ring, self.content, self.closed = path, ring, content, False
+        self.ring, self.content, self.closed = ring, content, False
+        self.folder, name = os.path.split(path)
+        self.name = os.fsencode(name)  # b"": everything in the folder
         self._generation = fork.generation
         self._thread = far if blind else near
 
@@ -77,12 +78,12 @@ class PathWatch:
 
         Safe to repeat; nothing comes of it once it is closed.
         """
-        if self._generation == fork.here():
+        if is_here(self):
             self._thread.add(self)
 
     def close(self) -> None:
         """Ring no more, but for a call that is under way in the other thread. Safe to repeat."""
-        if self._generation == fork.here():
+        if is_here(self):
             self._thread.remove(self)
 
     def tell(self) -> None:
@@ -103,7 +104,7 @@ class ProcessWatch:
 
     def start(self) -> None:
         """From its return on the end is not missed. Raises RuntimeError: no thread to be had."""
-        if self._generation != fork.here():
+        if not is_here(self):
             return
         try:
             self._thread.follow(self)
@@ -112,12 +113,19 @@ class ProcessWatch:
 
     def close(self) -> None:
         """Ring no more. Safe to repeat."""
-        if self._generation == fork.here():
+        if is_here(self):
             self._thread.unfollow(self)
 
     def tell(self) -> None:
         """Ring."""
         _ring(self.ring)
+
+
+def is_here(watch: PathWatch | ProcessWatch) -> bool:
+    """Whether it is of this process (L9)."""
+    if not fork.page[0]:
+        fork.catch_up()
+    return watch._generation == fork.generation
 
 
 def _ring(ring: Callable[[], object]) -> None:
@@ -196,9 +204,9 @@ class WatchThread:
 
     # ---- paths
 
-    def enter(self, watch: PathWatch) -> WatchedFolder:
-        """Note who waits for a path, and ask for its events."""
-        path, name = parted(watch.path)
+    def enter(self, watch: PathWatch) -> tuple[WatchedFolder, bool]:
+        """Note who waits for a path, and ask for its events. Whether these tell all."""
+        path, name = watch.folder, watch.name
         while True:  # a signal handler may take away a folder that nobody waits in yet
             folder = self.folders.setdefault(path, WatchedFolder(path))
             mine = folder.names.setdefault(name, {})
@@ -209,15 +217,15 @@ class WatchThread:
         if self.listen(folder) and folder.due < NEVER:  # it has been another for the others too
             folder.alarm, folder.due = True, 0.0
         self.watch_file(folder, name)
-        first = SWEEP if folder.told(watch.content) else FIRST
-        folder.due = min(folder.due, clock.now() + first)
+        told = folder.told(watch.content)
+        folder.due = min(folder.due, clock.now() + (SWEEP if told else FIRST))
         if self.solo is not watch:
             self.end_solo(tell=True)
-        return folder
+        return folder, told
 
     def remove(self, watch: PathWatch) -> None:
         """Watch it no more. Safe to repeat."""
-        path, name = parted(watch.path)
+        path, name = watch.folder, watch.name
         with fork.gate:
             if watch is self.solo:
                 self.remove_solo(watch)
@@ -467,7 +475,7 @@ class WatchThread:
                     return self.poller
                 self.end_solo(tell=True)  # the folder is not there: the thread looks for it
                 return None
-            path, name = parted(watch.path)
+            path, name = watch.folder, watch.name
             folder, sleeper, notifier = self.folders.get(path), self.sleeper, self.notifier
             if (
                 folder is None
@@ -545,11 +553,10 @@ class WatchThread:
         with fork.gate:
             if watch.closed:
                 return
-            folder = self.enter(watch)
-            told = folder.told(watch.content)
+            folder, told = self.enter(watch)
             self.start(folder.due)
         if not told:
-            folder.remember(watch.path)
+            folder.remember(watch.name)
 
     def follow(self, watch: ProcessWatch) -> None:
         """Watch a process. Raises ProcessLookupError when it has ended, RuntimeError as `add`."""

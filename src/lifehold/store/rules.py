@@ -14,13 +14,21 @@ every end anew that lies further ahead than it can: from there on a dead one blo
 
 from __future__ import annotations
 
-from ..core.backend import Given, Refused, State, StoreHolder, keeps
+from ..core.backend import Given, Refused, Request, State, StoreHolder, keeps
+from ..core.errors import CorruptRecord
 from ..core.fence import LARGEST
+from ..core.owner import Owner, owner_of
+from ..core.value import as_dict
+from ..runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..core.backend import Order, Renewal, Request
-    from ..core.owner import Owner
+    import json
+    from typing import Any
+
+    from ..core.backend import Order, Renewal
+else:
+    json = fork.later("json", globals())
 
 CLAIM = 1.0  # seconds that who was called has, before others go past
 FRESH, PART = 6.0, 4  # who is let in unasked asked so many seconds ago, or its ttl / 4, at most
@@ -240,6 +248,38 @@ class LockState:
         busy = any(map(self._in, self.holders)) or self.queue or self.kept
         return not busy and (self.token is None or self.token < min(before_us, self.utc_us))
 
+    # ---- as text, for a store that keeps one item for each name
+
+    def text(self) -> str:
+        """All that is kept, in JSON; `read` makes the same state of it.
+
+        The instants are those of the clock that the steps were told, and of no other.
+        """
+        told: dict[str, object] = {"token": self.token, "capacity": self.capacity}
+        told |= {"kept": self.kept, "holders": self.holders, "queue": self.queue}
+        return json.dumps(told, default=_members)
+
+    @classmethod
+    def read(cls, name: str, text: str | bytes) -> LockState:
+        """The state of that name by its text. Raises CorruptRecord for what is none.
+
+        L12  What a newer version wrote besides is not for us.
+        """
+        try:
+            told = json.loads(text)
+            state = cls(name, _known(told, "token", OPTIONAL), _known(told, "capacity", NUMBER))
+            kept = told["kept"]
+            state.kept = kept and (_known(kept, 0, NUMBER), _known(kept, 1, WORD))
+            state.holders = [_holder(each) for each in told["holders"]]
+            state.queue = [_entry(each) for each in told["queue"]]
+        except (ValueError, TypeError, LookupError, RecursionError) as error:
+            raise CorruptRecord(
+                f"what the store keeps of {name!r} is no state of a lock ({error}), so nobody can "
+                "tell who holds it. Once every holder is gone, remove that item",
+                name=name,
+            ) from error
+        return state
+
     # ---- what they are made of
 
     def _in(self, holder: HolderRow) -> bool:
@@ -382,3 +422,58 @@ class LockState:
     def hears(self, wakeup: str) -> bool:
         """Whether somebody listens for it now, as far as the store can see."""
         return True
+
+
+NUMBER, OPTIONAL = (int,), (int, type(None))
+SECONDS, WORD, YES = (float, int), (str,), (bool,)
+HOLDER = {
+    "nonce": WORD,
+    "token": OPTIONAL,
+    "weight": NUMBER,
+    "slot": NUMBER,
+    "shared": YES,
+    "ttl": SECONDS,
+    "delay": SECONDS,
+    "ends_at": SECONDS,
+    "clock": WORD,
+    "acquired_at": SECONDS,
+    "renewals": NUMBER,
+}
+ENTRY = {"nonce": WORD, "weight": NUMBER, "dies_at": SECONDS, "clock": WORD, "wakeup": WORD}
+
+
+def _members(row: HolderRow | QueueEntry) -> dict[str, object]:
+    """What JSON has of a row: a record in it is its fields, not a list."""
+    return {name: _fields(getattr(row, name)) for name in row.__slots__}
+
+
+def _fields(item: object) -> object:
+    if isinstance(item, (Owner, Request)):
+        return {name: _fields(each) for name, each in as_dict(item).items()}
+    return item
+
+
+def _known(told: Any, what: str | int, types: tuple[type, ...]) -> Any:
+    """A member of these types. Raises ValueError, TypeError or LookupError."""
+    found = told[what]
+    if type(found) not in types:
+        raise ValueError(f"{what} is {found!r}")
+    return found
+
+
+def _holder(told: dict[str, object]) -> HolderRow:
+    known = {what: _known(told, what, types) for what, types in HOLDER.items()}
+    return HolderRow(**known, owner=owner_of(lambda: told["owner"]))
+
+
+def _entry(told: Any) -> QueueEntry:
+    entry = QueueEntry(**{what: _known(told, what, types) for what, types in ENTRY.items()})
+    if told["called_at"] is not None:
+        entry.called_at = _known(told, "called_at", SECONDS)
+    entry.asked_at = _known(told, "asked_at", SECONDS)
+    asked = told["asked"]
+    owner = None if asked is None else owner_of(lambda: asked["owner"])
+    if owner is not None:
+        known = {name: asked[name] for name in Request.__match_args__ if name in asked}
+        entry.asked = Request(**(known | {"owner": owner}))
+    return entry

@@ -21,8 +21,8 @@ class Oracle(LivenessJudge):
         super().__init__(kind, {}, grace, foreign)
         self.actor = actor
 
-    def judge(self, marker: ParsedRecord, one_kernel: bool) -> LifeVerdict:
+    def without_witness(self, marker: ParsedRecord, one_kernel: bool) -> LifeVerdict:
         if not one_kernel:
-            return super().judge(marker, one_kernel)
+            return super().without_witness(marker, one_kernel)
         assert marker.owner is not None
         return LifeVerdict(self.actor.alive(marker.owner.pid), "as the model says")

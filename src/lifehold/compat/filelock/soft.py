@@ -223,7 +223,7 @@ class SoftFileMechanism(RecordLock):
     words: Any = pidfile
     _seen: tuple[object, float] | None = None
     kind = "soft"
-    safety = 2.0  # seconds between two looks of a waiter to whom no event comes
+    safety = 2.0  # seconds between two looks of a waiter, at most: whatever events come
     still_there = staticmethod(no_matter)  # asked of the path between two tries of a wait
     clock: Any = clock
 
@@ -476,7 +476,9 @@ class SoftFileMechanism(RecordLock):
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until something happens at the path, or time permits a try; then one try."""
-        hint: WaitHint = ask.slot or NO_HINT  # of this waiter: another thread's is another
+        hint: WaitHint = (
+            NO_HINT if ask.slot is None else ask.slot
+        )  # of this waiter: another thread's is another
         limit = min(until, hint.due, self.runtime.now() + self.safety)
         await self.runtime.changed(ask, self.path, limit, blind=self.far(), pid=hint.pid)
         self.still_there(self.path)

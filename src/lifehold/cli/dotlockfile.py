@@ -28,7 +28,7 @@ from ..compat.liblockfile.status import (
     L_SUCCESS,
     Status,
 )
-from ..core.deadline import FIRST_NOTICE, LONGEST_GAP
+from ..core.deadline import FIRST_NOTICE, next_gap
 from ..core.mask import masked_urls
 from ..runtime import clock
 from .child import become_subreaper, script_of
@@ -184,7 +184,7 @@ class SignalledWait(RetryTerms):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
         if clock.now() >= self.notice_at:
-            self.gap = min(2 * self.gap, LONGEST_GAP)
+            self.gap = next_gap(self.gap)
             self.notice_at = clock.now() + self.gap
             _tell(self.call._absolute, clock.now() - self.begun)
 

@@ -16,7 +16,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ..core.deadline import FIRST_NOTICE, LONGEST_GAP
+from ..core.deadline import FIRST_NOTICE, next_gap
 from ..core.mask import masked_urls
 from ..runtime import clock, heartbeat
 from .options_flock import (
@@ -224,7 +224,7 @@ class FlockNotice:
         if text and not self.over:
             _warn(text)
         if not self.over:
-            self.gap = min(self.gap * 2, LONGEST_GAP)
+            self.gap = next_gap(self.gap)
             self.later()
 
 

@@ -17,7 +17,7 @@ import signal
 import struct
 
 from ..core.acquire import Ask
-from ..core.deadline import FIRST_NOTICE, LONGEST_GAP
+from ..core.deadline import FIRST_NOTICE, next_gap
 from ..core.errors import SystemRefused
 from ..core.events import Waiting
 from ..core.mask import printable
@@ -131,7 +131,7 @@ def until_free(name: str, path: str, until: float) -> LockAnswer:
                 return answer
             if now >= notice_at:
                 notices.tell(Waiting(name, now - began, answer.holder, len(answer.waiting)))
-                gap = min(gap * 2, LONGEST_GAP)
+                gap = next_gap(gap)
                 notice_at = now + gap
             if stand(answer, min(until, notice_at)):
                 return LockAnswer(name, answer.path, FREE)

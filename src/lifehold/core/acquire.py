@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from . import events
 from .deadline import FIRST_NOTICE as FIRST
-from .deadline import LONGEST_GAP, NEVER
+from .deadline import NEVER, next_gap
 from .grant import Grant, Held
 from .ports import is_queued
 
@@ -144,7 +144,7 @@ async def acquire(
                     told = await notice(mechanism, runtime, ask, now - ask.started_at)
                     now = runtime.now()  # who is told may take his time
                     if told:
-                        gap = max(gap, min(gap * 2, LONGEST_GAP))
+                        gap = next_gap(gap)
                         notice_at = max(due + gap, now)
                     else:
                         notice_at = now + SOON

@@ -127,7 +127,7 @@ TRY: OneTry = OneTry(0.0)
 # ------------------------------------------------------------------------------------------------
 # When one looks again, and when people are told.
 #
-# How the pause between two looks at a file grows is runtime/change_wait.py's.
+# How the pause between two looks at a file grows: runtime/watch_table.py and change_wait.py.
 
 # Seconds between two looks where neither an event nor the end of a lease will help: somebody is in
 # the middle of a step, or goes by another rule than we do.
@@ -135,6 +135,11 @@ RETRY = 0.25
 # Seconds of waiting until people are told so, and between two such notices at most: each gap is
 # twice the one before. 2, 6, 14, 30, 62, 122 ...: of `Lock`, stores, `flock`, redis-py's locks.
 FIRST_NOTICE, LONGEST_GAP = 2.0, 60.0
+
+
+def next_gap(gap: float) -> float:
+    """Seconds from one notice to the next, after a gap of so many: of whoever waits."""
+    return max(gap, min(gap * 2, LONGEST_GAP))
 
 
 class Backoff:

@@ -31,7 +31,7 @@ from redis.exceptions import (
     RedisClusterException,
 )
 
-from ...core.deadline import FIRST_NOTICE, LONGEST_GAP, NEVER, default_margin, terms
+from ...core.deadline import FIRST_NOTICE, NEVER, default_margin, next_gap, terms
 from ...core.errors import InvalidArgument
 from ...core.events import Waiting, report
 from ...core.mask import printable
@@ -391,7 +391,7 @@ class LockKey:
                 first = first or str(got[1])
                 if (now := clock.now()) >= notice_at:
                     await self._tell(now - began, got[4] if listening else None)
-                    gap = min(gap * 2, LONGEST_GAP)
+                    gap = next_gap(gap)
                     notice_at = now + gap
                 pause = _pause(got, ask.sleep) if listening else ask.sleep
                 listening = await client.heard(

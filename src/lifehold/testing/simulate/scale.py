@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from ...core.deadline import FIRST_NOTICE, LONGEST_GAP
+from ...core.deadline import FIRST_NOTICE, next_gap
 from ...core.value import replace, value
 from ...store.waiter import FAR, NEAR
 from .outcome import Subject
@@ -77,12 +77,12 @@ class CommandCount:
 class LoadClient:
     """What one client does next."""
 
-    __slots__ = ("asked_at", "group", "notice_at", "number", "placed", "turn")
+    __slots__ = ("gap", "group", "notice_at", "number", "placed", "turn")
 
     def __init__(self, group: ClientGroup) -> None:
         self.group, self.turn, self.placed = group, 0, False
         self.number = 0  # of the last place in line, so that it knows how many are before it
-        self.asked_at = self.notice_at = 0.0
+        self.gap = self.notice_at = 0.0
 
 
 class ClientGroup:
@@ -133,7 +133,8 @@ class LoadModel:
             self._enters(client)
             return
         self.count.add()  # the try was in vain: now it takes a place
-        client.asked_at, client.notice_at, client.placed = now, now + FIRST_NOTICE, True
+        client.placed = True
+        client.gap, client.notice_at = FIRST_NOTICE, now + FIRST_NOTICE
         group.taken += 1
         client.number = group.taken
         group.queue.append(client)
@@ -144,8 +145,8 @@ class LoadModel:
         pause = NEAR if client.number - group.gone - 1 <= 1 else FAR
         if client.notice_at <= now + pause:  # who tells looks too
             pause = max(0.0, client.notice_at - now)
-            waited = client.notice_at - client.asked_at
-            client.notice_at += min(waited + FIRST_NOTICE, LONGEST_GAP)
+            client.gap = next_gap(client.gap)
+            client.notice_at += client.gap
         self._later(pause, client, self._looks)
 
     def _looks(self, client: LoadClient) -> None:

@@ -160,13 +160,19 @@ class DirectoryLock(RecordLock):
         name = next(filter(record_folders.is_entry, names), None)
         if name is None:
             return Held(OTHERS, self.key)
-        entry = self._opened(name)
+        seen = self._opened(name, READ_ONLY)
+        if seen is None:
+            return None
+        try:
+            found = self._weigh(f"{self.path}/{name}", BorrowedRecord(self.files, seen.fd))
+            if found.state != DEAD:
+                return self._held(found, beside=self.path)
+            entry = self._opened(name)  # the same: a name is used once
+        finally:
+            seen.close()
         if entry is None:
             return None
         try:
-            found = self._weigh(f"{self.path}/{name}", BorrowedRecord(self.files, entry.fd))
-            if found.state != DEAD:
-                return self._held(found, beside=self.path)
             removed = self._take_over(entry, found.marker, alone=len(names) == 1)
         finally:
             entry.close()
@@ -271,9 +277,13 @@ class DirectoryLock(RecordLock):
     def at(self) -> str:
         return f"{self.path}/"
 
-    def _opened(self, name: str) -> FolderEntry | None:
-        """An entry, to be judged. One of another user may be read only, and cannot be guarded."""
-        for flags in (READ_WRITE, READ_ONLY):
+    def _opened(self, name: str, *modes: int) -> FolderEntry | None:
+        """An entry, to be guarded; one of another user may be read only, and cannot be.
+
+        Who only looks opens it READ_ONLY: the kernel tells all who wait of the closing of what was
+        open for writing.
+        """
+        for flags in modes or (READ_WRITE, READ_ONLY):
             try:
                 entry = record_folders.open_entry(self.table, self.path, name, flags)
             except (FileNotFoundError, NotADirectoryError):
@@ -350,7 +360,7 @@ class DirectoryLock(RecordLock):
         if name is None:
             why = OTHERS if seen[0] else EMPTY
             return Judgement(UNKNOWN, why, ParsedRecord(UNREADABLE, b""), None, self.path)
-        entry = self._opened(name)
+        entry = self._opened(name, READ_ONLY)
         if entry is None:
             return None
         try:

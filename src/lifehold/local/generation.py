@@ -60,7 +60,7 @@ class GenerationLock(RecordLock):
     kind = "generation"
     keeps = "what it leaves behind is what keeps its tokens growing"
     evidence = LivenessJudge("generation")
-    _top = 0  # the last number that was ours
+    _top = 0  # the last number that was ours, until the next try
 
     def _attempt(self) -> Grant | Held:
         # Asked of once: a waiter that went on from a number which is passed would write a record

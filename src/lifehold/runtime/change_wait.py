@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 # Seconds between two looks where no event reaches us: as the watching thread looks.
 PAUSES = Backoff(FIRST, LONGEST, growth=GROWTH, jitter=SPREAD, random=chance)
-AGAIN = (0.001, 0.03, 0.5)  # seconds from one look to the next after an event
+AGAIN = (0.001, 0.03, 0.5)  # seconds from one look to the next after an event, the last one
 ARMED = (0.02, 0.5)  # and after arming: an event may have come just before that
 PATIENCE = 0.1  # seconds in which the first of a line comes to look, or the next is woken
 

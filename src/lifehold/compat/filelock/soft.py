@@ -476,9 +476,8 @@ class SoftFileMechanism(RecordLock):
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until something happens at the path, or time permits a try; then one try."""
-        hint: WaitHint = (
-            NO_HINT if ask.slot is None else ask.slot
-        )  # of this waiter: another thread's is another
+        # Of this waiter: another thread's is another.
+        hint: WaitHint = NO_HINT if ask.slot is None else ask.slot
         limit = min(until, hint.due, self.runtime.now() + self.safety)
         await self.runtime.changed(ask, self.path, limit, blind=self.far(), pid=hint.pid)
         self.still_there(self.path)

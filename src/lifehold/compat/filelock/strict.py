@@ -373,9 +373,8 @@ class StrictFile:
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held:
         """Sleep until a claim goes, then one try."""
-        hint: WaitHint = (
-            NO_HINT if ask.slot is None else ask.slot
-        )  # of this waiter: another thread's is another
+        # Of this waiter: another thread's is another.
+        hint: WaitHint = NO_HINT if ask.slot is None else ask.slot
         limit = min(until, hint.due, self.runtime.now() + self.safety)
         await self.runtime.changed(ask, self.claims.where, limit, blind=self.far())
         answer = self.attempt()

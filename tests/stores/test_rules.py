@@ -221,14 +221,41 @@ def test_what_a_store_lacks_is_refused_by_name(offered):
         '{"token": 1, "capacity": 1, "kept": [1], "holders": [], "queue": []}',
         '{"token": 1, "capacity": 1, "kept": null, "holders": [{}], "queue": []}',
         '{"token": 1, "capacity": 1, "kept": null, "holders": [], "queue": [7]}',
+        '{"token": 1, "capacity": 1, "kept": null, "holders": "", "queue": []}',
+        '{"token": 1, "capacity": 1, "kept": null, "holders": {}, "queue": []}',
+        '{"token": 1, "capacity": 1, "kept": 0, "holders": [], "queue": []}',
+        '{"token": 1, "capacity": 0, "kept": null, "holders": [], "queue": []}',
+        '{"token": 9223372036854775807, "capacity": 1, "kept": null, "holders": [], "queue": []}',
         "[" * 100_000,
     ],
-    ids=range(10),
+    ids=range(15),
 )
 def test_a_text_that_is_no_state_is_named_with_a_remedy(text):
     with pytest.raises(CorruptRecord, match=r"'jobs'.*remove that item") as caught:
         LockState.read("jobs", text)
     assert caught.value.name == "jobs"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('"ends_at": 14.5', '"ends_at": NaN'),
+        ('"ends_at": 14.5', f'"ends_at": 1{"0" * 400}'),
+        ('"weight": 1', '"weight": -1'),
+        ('"ttl": 9, "owner"', '"ttl": "x", "owner"'),
+        ('"delay": 0.0', '"delay": null'),
+        ('"shared": true', '"shared": 1'),
+    ],
+)
+def test_one_wrong_member_lets_nobody_in(before, after):
+    state = LockState("jobs").at(5.0, "clock", 7_000_000)
+    me = Owner(12, "host")
+    state.acquire(Request("jobs", "a", 9.5, me, capacity=2, shared=True, delay=0.5))
+    state.acquire(Request("jobs", "b", 9, me, capacity=2, weight=2, wait=True, handoff_id="h"))
+    text = state.text()
+    assert before in text
+    with pytest.raises(CorruptRecord, match="nobody can tell who holds it"):
+        LockState.read("jobs", text.replace(before, after))
 
 
 def test_the_text_of_a_state_tells_all_of_it():

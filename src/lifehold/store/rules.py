@@ -267,11 +267,11 @@ class LockState:
         """
         try:
             told = json.loads(text)
-            state = cls(name, _known(told, "token", OPTIONAL), _known(told, "capacity", NUMBER))
-            kept = told["kept"]
-            state.kept = kept and (_known(kept, 0, NUMBER), _known(kept, 1, WORD))
-            state.holders = [_holder(each) for each in told["holders"]]
-            state.queue = [_entry(each) for each in told["queue"]]
+            state = cls(name, _known(told, "token", TOKEN), _known(told, "capacity", ONE_OR_MORE))
+            if told["kept"] is not None:
+                state.kept = _known(told["kept"], 0, TOKEN), _known(told["kept"], 1, WORD)
+            state.holders = [_holder(each) for each in _known(told, "holders", LIST)]
+            state.queue = [_entry(each) for each in _known(told, "queue", LIST)]
         except (ValueError, TypeError, LookupError, RecursionError) as error:
             raise CorruptRecord(
                 f"what the store keeps of {name!r} is no state of a lock ({error}), so nobody can "
@@ -424,22 +424,53 @@ class LockState:
         return True
 
 
-NUMBER, OPTIONAL = (int,), (int, type(None))
-SECONDS, WORD, YES = (float, int), (str,), (bool,)
+# What a member may be: its types, and the least and the greatest number.
+Allowed = tuple[tuple[type, ...], float, float]
+FAREST = 2.0**62  # seconds, of any clock
+WORD: Allowed = (str,), 0, 0
+OPTIONAL_WORD: Allowed = (str, type(None)), 0, 0
+YES: Allowed = (bool,), 0, 1
+LIST: Allowed = (list,), 0, 0
+TOKEN: Allowed = (int, type(None)), 0, LARGEST
+NUMBER: Allowed = (int,), 0, LARGEST
+ONE_OR_MORE: Allowed = (int,), 1, LARGEST
+SECONDS: Allowed = (float, int), 0, FAREST
+INSTANT: Allowed = (float, int), -FAREST, FAREST
 HOLDER = {
     "nonce": WORD,
-    "token": OPTIONAL,
-    "weight": NUMBER,
+    "token": TOKEN,
+    "weight": ONE_OR_MORE,
     "slot": NUMBER,
     "shared": YES,
     "ttl": SECONDS,
     "delay": SECONDS,
-    "ends_at": SECONDS,
+    "ends_at": INSTANT,
     "clock": WORD,
-    "acquired_at": SECONDS,
+    "acquired_at": INSTANT,
     "renewals": NUMBER,
 }
-ENTRY = {"nonce": WORD, "weight": NUMBER, "dies_at": SECONDS, "clock": WORD, "wakeup": WORD}
+ENTRY = {
+    "nonce": WORD,
+    "weight": ONE_OR_MORE,
+    "dies_at": INSTANT,
+    "clock": WORD,
+    "wakeup": WORD,
+}
+ASKED = {
+    "name": WORD,
+    "nonce": WORD,
+    "ttl": SECONDS,
+    "capacity": ONE_OR_MORE,
+    "weight": ONE_OR_MORE,
+    "shared": YES,
+    "delay": SECONDS,
+    "wait": YES,
+    "fair": YES,
+    "patience": SECONDS,
+    "wakeup": WORD,
+    "gone": OPTIONAL_WORD,
+    "handoff_id": WORD,
+}
 
 
 def _members(row: HolderRow | QueueEntry) -> dict[str, object]:
@@ -453,27 +484,29 @@ def _fields(item: object) -> object:
     return item
 
 
-def _known(told: Any, what: str | int, types: tuple[type, ...]) -> Any:
-    """A member of these types. Raises ValueError, TypeError or LookupError."""
-    found = told[what]
+def _known(told: Any, what: str | int, allowed: Allowed) -> Any:
+    """A member, if it is allowed. Raises ValueError, TypeError or LookupError."""
+    (types, least, most), found = allowed, told[what]
     if type(found) not in types:
-        raise ValueError(f"{what} is {found!r}")
+        raise ValueError(f"{what} is {found!r:.80}")
+    if isinstance(found, (int, float)) and not least <= found <= most:  # NaN is not either
+        raise ValueError(f"{what} is {found!r:.80}")
     return found
 
 
 def _holder(told: dict[str, object]) -> HolderRow:
-    known = {what: _known(told, what, types) for what, types in HOLDER.items()}
+    known = {what: _known(told, what, allowed) for what, allowed in HOLDER.items()}
     return HolderRow(**known, owner=owner_of(lambda: told["owner"]))
 
 
 def _entry(told: Any) -> QueueEntry:
-    entry = QueueEntry(**{what: _known(told, what, types) for what, types in ENTRY.items()})
+    entry = QueueEntry(**{what: _known(told, what, allowed) for what, allowed in ENTRY.items()})
     if told["called_at"] is not None:
-        entry.called_at = _known(told, "called_at", SECONDS)
-    entry.asked_at = _known(told, "asked_at", SECONDS)
+        entry.called_at = _known(told, "called_at", INSTANT)
+    entry.asked_at = _known(told, "asked_at", INSTANT)
     asked = told["asked"]
     owner = None if asked is None else owner_of(lambda: asked["owner"])
     if owner is not None:
-        known = {name: asked[name] for name in Request.__match_args__ if name in asked}
-        entry.asked = Request(**(known | {"owner": owner}))
+        known = {what: _known(asked, what, allowed) for what, allowed in ASKED.items()}
+        entry.asked = Request(**known, owner=owner)
     return entry

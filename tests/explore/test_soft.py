@@ -88,7 +88,7 @@ def test_a_judge_who_guesses_lets_two_in(monkeypatch):
             else LifeVerdict(ALIVE, "")
         )
 
-    monkeypatch.setattr("explore.claims.soft.Oracle.judge", guess)
+    monkeypatch.setattr("explore.claims.soft.Oracle.without_witness", guess)
     one = soft_client()
     assert MUTEX in found(one, one, model=NoFlock, start=dead(witness=False))
 

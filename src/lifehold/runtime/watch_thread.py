@@ -58,9 +58,8 @@ class PathWatch:
     """A path that is watched from `start()` to `close()`. It belongs to the process that made it.
 
     `path`: absolute, there or not; with a slash at its end, every entry of that folder. It is kept
-    as `folder` and `name`, b"" for every entry. `blind`:
-    events do not reach us there (a network file system, fuse): it is looked at instead. `content`:
-    whether writes count.
+    as `folder` and `name`, b"" for every entry. `blind`: events do not reach us there (a network
+    file system, fuse): it is looked at instead. `content`: whether writes count.
     """
 
     __slots__ = ("_generation", "_thread", "closed", "content", "folder", "name", "ring")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
 from lifehold import Lock, Timeout
+from lifehold.local.files import HOST
+from lifehold.local.judge import PAUSE
 from lifehold.local.kinds import KINDS
 from lifehold.runtime import change_wait
 
@@ -57,3 +62,22 @@ def test_nor_where_no_process_can_be_followed(tmp_path, kind):
     Path(record).write_text("what is this?")
     assert looks_of(Lock(path, kind=kind)) <= most(kind)
     lease._grant.handle.clear()
+
+
+@pytest.mark.parametrize("kind", ["soft", "link", "directory"])
+def test_nor_while_somebody_stands_in_the_middle_of_a_takeover(tmp_path, kind):
+    """A breaker that is stopped keeps the guard of a dead record."""
+    path = tmp_path / "jobs.lock"
+    held = f"lease = lifehold.Lock({str(path)!r}, kind={kind!r}).acquire(); print(1); input()"
+    command = [sys.executable, "-uc", f"import lifehold; {held}"]
+    holder = subprocess.Popen(command, stdin=PIPE, stdout=PIPE)
+    assert holder.stdout.readline()
+    holder.kill()
+    holder.communicate()
+    record = os.open(path if path.is_file() else max(path.iterdir()), os.O_RDWR)
+    try:
+        HOST.guard(record)
+        assert looks_of(Lock(path, kind=kind)) <= 1 / PAUSE + most(kind)
+    finally:
+        os.close(record)
+    Lock(path, kind=kind, wait=30).acquire().release()

@@ -281,12 +281,15 @@ class WaitHint:
 
     Each has one of its own: of two who wait on one Lock object, one may have seen an older one.
     `at`: a path, "" for the kind's own; `due`: when time alone may change something;
-    `pid`: a process whose end may.
+    `pid`: a process whose end may; `pause`: seconds for which it listens to nothing, since its own
+    look is told to all who wait: it has opened the record for writing.
     """
 
     due: float = NEVER
     pid: int | None = None
     at: str = ""
+    pause: float = 0.0
 
 
 NO_HINT = WaitHint()
+PAUSE = 0.02  # seconds, of who has met somebody in the middle of a step

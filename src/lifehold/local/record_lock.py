@@ -25,7 +25,7 @@ from . import clean_up
 from .files import hand_back
 from .ground import SHARED, ground_of, is_far, place_at
 from .handles import RELEASED, TABLE, Descriptors, not_open, table_for
-from .judge import NO_HINT, TOO_SLOW, WaitHint, refuse_other_ttl
+from .judge import NO_HINT, PAUSE, TOO_SLOW, WaitHint, refuse_other_ttl
 from .kernel import made
 from .record import HELD, RecordTemplate, WrittenRecord
 from .refusals import asked_again, needs_ttl, no_flock, refused
@@ -285,7 +285,7 @@ class RecordLock:
         return Held(found.why, self.key, WaitHint(found.due, pid, "" if pid is None else beside))
 
     def _soon(self, why: str) -> Held:  # where neither an event nor a lease may help
-        return Held(why, self.key, WaitHint(self.runtime.now() + RETRY))
+        return Held(why, self.key, WaitHint(self.runtime.now() + RETRY, pause=PAUSE))
 
     def _guard(self, found: RecordFile) -> bool | None:
         """L3  Keep others from removing it. None: somebody else is about to. False: no locks."""
@@ -312,6 +312,8 @@ class RecordLock:
         at, limit = hint.at or self.at, min(until, hint.due)
         if self.safety < NEVER:
             limit = min(limit, self.runtime.now() + self.safety)
+        if hint.pause:
+            await self.runtime.sleep(hint.pause)
         # What a record was made under is not always its name: its close need not be told here.
         ask.alike = type(self), self._ttl()  # one holder at a time, for each of them
         far = self.far()

@@ -43,6 +43,7 @@ from .ground import place_at
 from .handles import RELEASED
 from .judge import (
     BEING_MOVED,
+    PAUSE,
     TOO_SLOW,
     Judgement,
     LivenessJudge,
@@ -143,7 +144,9 @@ class SoftLock(RecordLock):
                     continue
                 if isinstance(answer, Judgement):
                     near = found is not None and not found.fresh
-                    hint = WaitHint(answer.due, near_pid(answer.marker.owner, one_kernel=near))
+                    pid = near_pid(answer.marker.owner, one_kernel=near)
+                    pause = PAUSE if answer.why == BEING_MOVED else 0.0
+                    hint = WaitHint(answer.due, pid, pause=pause)
                     return Held(answer.why, answer.key, hint), answer.due
                 if isinstance(answer, Held):
                     return answer, answer.hint.due

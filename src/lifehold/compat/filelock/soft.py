@@ -20,7 +20,7 @@ from ...local import clean_up
 from ...local import record as form
 from ...local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from ...local.ground import place_at
-from ...local.judge import NO_HINT, WaitHint
+from ...local.judge import NO_HINT, PAUSE, WaitHint
 from ...local.record_handle import GONE, RecordFile, blank, look
 from ...local.record_lock import RecordLock
 from ...local.refusals import refused
@@ -406,7 +406,7 @@ class SoftFileMechanism(RecordLock):
         return self._try_soon() if self.files.there(self.path) else None
 
     def _try_soon(self) -> Held:
-        return Held(BUSY.reason, hint=WaitHint(self.runtime.now() + RETRY))
+        return Held(BUSY.reason, hint=WaitHint(self.runtime.now() + RETRY, pause=PAUSE))
 
     def _replace(self, found: SoftLockRecord, content: bytes) -> Grant | Held | None:
         """By an exchange, for what is not proven dead. See pidfile.py."""
@@ -479,6 +479,8 @@ class SoftFileMechanism(RecordLock):
         # Of this waiter: another thread's is another.
         hint: WaitHint = NO_HINT if ask.slot is None else ask.slot
         limit = min(until, hint.due, self.runtime.now() + self.safety)
+        if hint.pause:
+            await self.runtime.sleep(hint.pause)
         await self.runtime.changed(ask, self.path, limit, blind=self.far(), pid=hint.pid)
         self.still_there(self.path)
         answer = self.attempt()

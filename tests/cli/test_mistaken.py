@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from lifehold import InvalidArgument, Lock
+from lifehold import InvalidArgument, Lock, SystemRefused
 from lifehold.cli import main, mistaken, options
 from lifehold.cli.row import HelpAsked, Usage
 
 
 def said(words: list[str]) -> str:
-    with pytest.raises((Usage, InvalidArgument, HelpAsked)) as caught:
+    with pytest.raises((Usage, InvalidArgument, SystemRefused, HelpAsked)) as caught:
         main._command(words)
     return str(caught.value)
 
@@ -39,6 +39,43 @@ def said(words: list[str]) -> str:
         ("wait", "NAME is missing; for example:  lifehold wait nightly-report"),
         ("simulate --hours x", "not 'x'"), ("simulate --hours=", "not ''"),
         ("watch /", "'/' is a folder, and CONFIG a TOML file"),
+        ("watch nothere/", "nothere/': `lifehold help watch`"),
+        ("--version extra", "--version takes nothing behind it, and there is 'extra'"),
+        ("run -n -w 1 a b", "give -n or -w, not both"), ("once -nw5 a b", "give -n or -w, not"),
+        ("run a -w 5 -n -- b", "give -n or -w, not both"),
+        ("run --mode 0644 a b", "run takes no --mode: the umask decides"),
+        ("once --mode=0644 a b", "once takes no --mode: the umask decides"),
+        ("run -t 5 a b", "write -w 5\n"), ("wait -t5m a", "write -w 5m\n"),
+        ("run -t a b", "write -w TIME\n"), ("wait -n a", "lifehold who NAME, and -w 0"),
+        ("wait --nonblock a", "lifehold who NAME, and -w 0"), ("clear -r ./a", "mean '-R'?"),
+        ("clear -f ./a", "write --force WORD: `lifehold clear PATH` prints it"),
+        ("run --ttl -5s a b", "--ttl takes a length of time, not -5s"),
+        ("run -w -n a b", "-w takes a length of time, not -n"),
+        ("log --last -5x a", "--last takes N, not -5x"), ("run -E -x a b", "-E takes N, not -x"),
+        ("wait -w", "-w takes a length of time: 30s, 5m, 1h, 2d"),
+        ("run --label -x a b", "--label takes TEXT; for one with a dash in front write --label=-x"),
+        ("run --label", "--label takes TEXT\n"),
+        ("run --json=hunter2 a b", "--json takes no value"),
+        ("wait x y", "wait takes one NAME, and 'y' stands behind 'x'\n"),
+        ("wait 5 x", "to give up after 5:  lifehold wait -w 5 x"),
+        ("wait ./x --json 5m", "to give up after 5m:  lifehold wait -w 5m ./x"),
+        ("doctor a b", "doctor takes one DIR, and 'b' stands behind 'a'"),
+        ("log -- a b", "log takes one NAME, and 'b' stands behind 'a'"),
+        ("choose nope", "choose takes options alone, and 'nope' is none"),
+        ("store check sqlite:////a b", "store takes one ACT and one URL, and 'b' stands behind"),
+        ("clear --force x", 'is the one that "lifehold clear x" prints'),
+        ("clear --force 12ab34cd", "the lock is missing behind the WORD: --force 12ab34cd PATH"),
+        ("run 9", "'9' is the NAME; for descriptor 9:  lifehold flock 9"),
+        ("run -- true", "no NAME before --; write  lifehold run NAME -- true"),
+        ("run -- job", "no NAME before --"), ("run job --", "'job' is the NAME"),
+        ("run --label x job", "no command to run: 'job' is the NAME\n"),
+        ("run --name a --", "no command to run: 'a' is the NAME\n"),
+        ("run --label x -- true",
+         "no NAME before --: --label took 'x'; write  lifehold run --label x NAME -- true"),
+        ("run -n --also x -- true", "took 'x'; write  lifehold run -n --also x NAME -- true"),
+        ("run --slots x -- true", "no NAME before --: --slots took 'x'"),
+        ("once --unless x -- true", "took 'x'; write  lifehold once --unless x NAME -- true"),
+        ("once --build no/d no-such-x -- true", "instead of NAME: leave out 'no-such-x'"),
     ],
 )  # fmt: skip
 def test_a_wrong_word_is_answered_with_what_was_meant(line, meant):
@@ -68,13 +105,12 @@ def test_every_line_that_is_advised_is_one_of_ours():
         ("run --kind kernel --ttl 5 x true", 64, "use --max-hold 5.0; for a lease use --kind soft"),
         ("run --kind session x true", 64, "--kind session is a lock of PostgreSQL"),
         ("simulate --ttl 1 --margin 2", 64, "Give --ttl 20 or more, or --margin 0.1"),
-        ("run -- true", 64, "no command to run: 'true' is the NAME"),
         ("once x", 64, "no command to run: 'x' is the NAME"),
         ("store chek", 64, "did you mean 'check'?"),
         ("store check", 64, "for example:  lifehold store check sqlite:////"),
         ("who sqlite:////x.db", 64, "it follows a #, as in URL#NAME"),
         ("watch no.toml", 71, "`lifehold help watch` says what"),
-        ("clear --force ./x", 64, "--force takes a WORD, and then the lock"),
+        ("clear --force ./x", 64, "the WORD is missing"),
         ("clear -R data", 64, "write ./data for the folder"),
         ("clear data", 0, "'data' is the NAME; for the folder here write ./data"),
     ],
@@ -86,10 +122,61 @@ def test_a_mistake_is_answered_in_words_of_the_command(lifehold, line, code, tol
     assert not re.search(r"\b(kind|ttl|margin|max_hold)=", done.stderr)
 
 
+@pytest.mark.parametrize(
+    ("words", "empty"),
+    [
+        (["doctor", ""], "DIR is empty"), (["ls", ""], "DIR is empty"),
+        (["top", ""], "DIR is empty"), (["watch", ""], "CONFIG is empty"),
+        (["clear", "--force", "", "x"], "WORD is empty behind --force"),
+    ],
+)  # fmt: skip
+def test_an_empty_word_is_called_empty(words, empty):
+    assert said(words) == f"{empty}: an unset variable?"
+
+
 def test_clear_of_what_is_not_there_says_just_that(lifehold):
-    out = lifehold("clear", "./nothing.pid").stdout
-    path = lifehold.folder / "nothing.pid"
-    assert out == f"nothing       {path}\n              no such file or folder\n"
+    done = lifehold("clear", "./nothing.pid")
+    told = f"lifehold: there is no '{lifehold.folder}/nothing.pid': nothing to clear\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", told)
+    assert '"why": "no such file' in lifehold("clear", "--json", "./nothing.pid").stdout
+
+
+def test_a_word_for_what_no_word_removes_is_said_to_change_nothing(lifehold):
+    lifehold.holder("job")
+    done = lifehold("clear", "--force", "wrong", "job")
+    assert done.returncode == 1
+    assert done.stderr == (
+        "lifehold: --force wrong changes nothing: no WORD lets this be removed\n"
+    )
+
+
+@pytest.mark.parametrize("how", [[], ["-F"], ["-o"]])
+def test_a_folder_in_the_place_of_cmd_is_called_a_folder(lifehold, how):
+    done = lifehold("run", *how, "job", "--", "/")
+    assert (done.returncode, done.stderr) == (126, "lifehold: cannot run '/': it is a folder\n")
+
+
+def test_build_with_two_dashes_of_the_command_itself_is_right(lifehold):
+    script = 'touch "$LIFEHOLD_BUILD/$1"'
+    made = lifehold("once", "--build", "d", "env", "--", "sh", "-c", script, "x", "made")
+    assert (made.returncode, (lifehold.folder / "d/made").exists()) == (0, True)
+    assert lifehold("once", "--build", "d", "no-such-x", "--", "true").returncode == 0  # is there
+
+
+def test_a_folder_that_is_free_is_told_with_where_its_locks_are(lifehold):
+    """flock(1) locks folders, so it is an answer; and an empty one may be the lock of mkdir(1)."""
+    (lifehold.folder / "full/below").mkdir(parents=True)
+    full = lifehold("who", "./full")
+    assert (full.returncode, full.stdout.splitlines()[0]) == (1, "'./full' is free")
+    assert full.stderr == (
+        "lifehold: './full' is a folder: as a lock it is free; the locks in it:  "
+        f"lifehold ls {lifehold.folder}/full\n"
+    )
+    empty = lifehold("who", "./full/below")
+    assert (empty.returncode, empty.stderr) == (1, "")
+    assert "a tool that locks by presence would look the same" in empty.stdout
+    assert lifehold("run", "--kind", "generation", "./ours", "true").returncode == 0
+    assert lifehold("who", "./ours").stderr == ""
 
 
 def test_help_of_a_command_and_the_version_are_words_too(lifehold):

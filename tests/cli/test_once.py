@@ -279,7 +279,7 @@ def test_a_name_of_a_python_function_is_not_that_of_a_command(lifehold, tmp_path
     ("words", "why"),
     [
         ((), "no NAME"),
-        (("--", "true"), "no command"),
+        (("--", "true"), "no NAME before --"),
         (("job",), "no command"),
         (("job", "--"), "no command"),
         (("--", "job", "--json", "--", "true"), "stands behind a --"),

@@ -82,6 +82,11 @@ def test_another_number_of_slots_is_refused_while_one_is_held(lifehold):
         (["--slots", "", "gpu"], "a word for each slot"),
         (["--slot-env", "X", "gpu"], "give --slots too"),
         (["--slots", "0", "--slot-env", "1X", "gpu"], "cannot be the name of an environment"),
+        (
+            ["--slots", "4", "gpu"],
+            "for 4 write --slots 0,1,2,3; for one slot of that name --slots 4,\n",
+        ),
+        (["--slots", "64", "gpu"], 'for 64 write --slots "$(seq -s, 0 63)"; for one'),
         (["--slots", "0", "--also", "other", "gpu"], "--also names another"),
         (["-s", "--slots", "0", "gpu"], "--slots and -s"),
         (["--fair", "--slots", "0", "gpu"], "--slots and --fair"),
@@ -92,6 +97,26 @@ def test_slots_that_make_no_sense_are_refused(lifehold, words, told):
     done = lifehold("run", *words, "--", "echo", "never")
     assert (done.returncode, done.stdout) == (64, "")
     assert told in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("slots", "word"), [("4,", "4"), ("0", "0"), ("1", "1"), ("a", "a"), ("00", "00")]
+)
+def test_one_slot_has_the_word_it_was_given_and_its_remedy_runs_as_printed(lifehold, slots, word):
+    words = ("--slots", slots, "gpu", "--")
+    line = (
+        "run",
+        *words,
+        "sh",
+        "-c",
+        "echo $LIFEHOLD_SLOT; read x; true",
+    )
+    run = lifehold.start(*line, stdin=-1)
+    assert run.stdout.readline() == f"{word}\n"
+    told = lifehold("run", "-n", *words, "true").stderr
+    (wait,) = (row.partition("lifehold ")[2] for row in told.splitlines() if "--wait 1h" in row)
+    end(run)
+    assert lifehold(*wait.replace(" CMD", " echo in").split()).stdout == "in\n"
 
 
 def test_the_command_inherits_its_slot_and_keeps_it_when_lifehold_is_killed(lifehold):

@@ -40,6 +40,8 @@ class CannotStart(Exception):
         if error.errno in (errno.EAGAIN, errno.ENOMEM):
             self.code = exits.REFUSED
         reason = "not found" if missing else error.strerror
+        if error.errno == errno.EACCES and "/" in command[0] and os.path.isdir(command[0]):
+            reason = "it is a folder"
         if missing and os.path.lexists(command[0]) and "/" in command[0]:
             reason = "the program named in its first line (#!) was not found"
         if missing and command[0].startswith("-"):

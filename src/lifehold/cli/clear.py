@@ -12,7 +12,7 @@ from ..local.files import HOST
 from ..lock import absolute
 from ..ops import clear as ops
 from ..ops import families, inventory
-from ..ops.answer import FREE, HELD, KEPT, ClearOutcome
+from ..ops.answer import FREE, HELD, KEPT, NOTHING, ClearOutcome
 from ..runtime import clock
 from . import exits, render, target
 from .colour import painted
@@ -24,18 +24,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 SCHEMA = "lifehold.clear/1"
+OF_WORD, HEX = 8, frozenset("0123456789abcdef")  # what a WORD looks like
 UNREAD = "a folder that cannot be read here: what lies in it was not looked at"
 
 
 def clear(words: list[str]) -> int:
     """The exit code of `lifehold clear WORDS`."""
     given, paths = arguments(CLEAR, words)
+    if given["force"] == "":
+        raise Usage("WORD is empty behind --force: an unset variable?")
     if given["boot"]:
         if given["force"]:
             raise Usage("--boot clears by proof alone: leave out --force")
         paths = paths or [each for each in lock_names.candidates() if os.path.isdir(each)]
     elif not paths and given["force"]:
-        raise Usage(f"--force takes a WORD, and then the lock\nusage: {CLEAR.usage}")
+        raise Usage(f"{_half_of_force(given['force'])}\nusage: {CLEAR.usage}")
     elif not paths:
         raise Usage(f"name a lock or a folder\nusage: {CLEAR.usage}")
     for path in paths:
@@ -52,13 +55,33 @@ def clear(words: list[str]) -> int:
             code = max(code, exits.code_of(error))
     if given["json"]:
         put(as_json(outcomes))
-    elif outcomes:
-        put("\n".join(line for each in outcomes for line in in_words(each)))
     else:
-        say("nothing is stale there")
+        _tell(outcomes, given["force"])
+        if not (outcomes or code):
+            say("nothing is stale there")
     # With --force also what is held: it was to be removed, and stands there still.
     left = [each for each in outcomes if each.left or (given["force"] and each.action == KEPT)]
     return max(code, exits.FREE if left else exits.DONE)
+
+
+def _half_of_force(only: str) -> str:
+    """What stands behind --force is the WORD or the lock, and the other is missing."""
+    if len(only) == OF_WORD and set(only) <= HEX:
+        return f"the lock is missing behind the WORD: --force {only} PATH"
+    path = explain.quote(only)
+    return f'the WORD is missing: it is the one that "lifehold clear {path}" prints'
+
+
+def _tell(outcomes: list[ClearOutcome], force: str | None) -> None:
+    """For people."""
+    there = [each for each in outcomes if each.answer.exists]
+    if there:
+        put("\n".join(line for each in there for line in in_words(each)))
+    for each in outcomes:
+        if not each.answer.exists:
+            say(f"there is no '{printable(each.path)}': nothing to clear")
+        elif force and not each.word and each.action in (KEPT, NOTHING):
+            say(f"--force {printable(force)} changes nothing: no WORD lets this be removed")
 
 
 def is_folder(path: str) -> bool:

@@ -7,6 +7,7 @@ import os
 from ..core import explain
 from ..core.errors import LifeholdError
 from ..core.mask import printable
+from ..core.value import replace
 from ..local import lock_names
 from ..ops import inventory
 from ..ops import who as ops
@@ -307,13 +308,33 @@ def _asked(name: str, files: ForeignFiles | None) -> tuple[ops.LockAnswer | None
         answer = ops.who(name, address.path, plain="/" not in name, files=files)
         if not answer.exists and address.doubles:
             answer = ops.who(name, address.doubles[0], plain=True)
-        return answer, CODES[answer.state]
+        return _of_folder(name, answer), CODES[answer.state]
     except LifeholdError as error:
         name = lock_names.shown(name)
         shown = f"'{printable(name)}'", f"'{printable(os.path.abspath(name))}'"
         named = error.text.startswith(shown)  # it begins with what it is about
         say(error.text if named else f"{shown[0]}: {error.text}")
         return None, exits.code_of(error)
+
+
+def _of_folder(name: str, answer: ops.LockAnswer) -> ops.LockAnswer:
+    """The answer, where a folder stands that is free and no lock of ours.
+
+    It is one for a tool that locks folders by flock(2), so it is free; who asks may as well mean
+    the locks in it. Without anything in it, it may be the lock that mkdir(1) makes.
+    """
+    known = answer.kind != "flock" or answer.last is not None
+    if answer.state != FREE or known or not os.path.isdir(answer.path):
+        return answer
+    try:
+        empty = not os.listdir(answer.path)
+    except OSError:
+        return answer
+    if empty:
+        return replace(answer, note=answer.note or ops.EMPTY)
+    shown, where = printable(lock_names.shown(name)), explain.quote(answer.path)
+    say(f"'{shown}' is a folder: as a lock it is free; the locks in it:  lifehold ls {where}")
+    return answer
 
 
 def _path(name: str) -> str:

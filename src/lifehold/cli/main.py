@@ -106,6 +106,8 @@ def _command(words: list[str]) -> int:
         render.show_help(options.help_of_all())
         return exits.DONE if words else exits.USAGE
     if name in ("-V", "--version", "version"):
+        if words[1:]:
+            raise options.Usage(f"{name} takes nothing behind it, and there is {words[1]!r}")
         from .. import __version__
 
         render.put(f"lifehold {__version__}")

@@ -28,7 +28,7 @@ from ..runtime import clock
 from . import exits
 from .child import Terminal
 from .locks import CommandLock, doubles_text, take
-from .options_once import ONCE, name_and_command
+from .options_once import ONCE, name_and_command, refuse_name
 from .options_run import RUN
 from .render import forget_stdout, say
 from .run import LOST, RAN, LockedCommand, RunReport
@@ -55,11 +55,12 @@ def once(words: list[str]) -> int:
     from .options import arguments
 
     given, rest = arguments(ONCE, words)
-    name, command = name_and_command(given, rest)
+    name, command = name_and_command(given, rest, words)
     if not hasattr(os, "posix_spawnp"):
         raise SystemRefused("`lifehold once` needs Unix; here use lifehold.once from Python")
     chosen: dict[str, Any] = PLAIN | given | {"close": True}
     if chosen["build"] is not None:
+        refuse_name(chosen["build"], command)
         build = Build(chosen["build"])
         return Once(build.name, command, chosen, build).to_the_end()
     return Once(name, command, chosen).to_the_end()

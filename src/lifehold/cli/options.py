@@ -417,13 +417,8 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            wrong, lacks = unknown(command, words), message.partition("required: ")[2]
-            if lacks and not wrong:
-                example = command.examples.strip().partition("  ")[0]
-                message = f"{lacks} is missing; for example:  {example}"
-            if wrong and ("required" in message or "unrecognized" in message):
-                message = mistaken.option(wrong, command)  # the cause, whatever is missing after it
-            raise Usage(f"{message}\nusage: {command.usage}")
+            told = mistaken.refused(message, command, words)
+            raise Usage(f"{told}\nusage: {command.usage}")
 
         def print_help(self, file: object = None) -> None:
             raise HelpAsked(help_of(command))
@@ -438,16 +433,19 @@ def thorough(command: Command, words: list[str]) -> tuple[dict[str, Any], list[s
         return value
 
     parser = Parser(prog=f"lifehold {command.name}", allow_abbrev=False)
+    both = command.name in OF_CMD  # -n and -w
+    patience = parser.add_mutually_exclusive_group() if both else parser
     for option in command.options:
         how: dict[str, Any] = (
             {"type": typed(option.read), "action": "append" if option.many else "store"}
             if option.takes else {"action": "store_const", "const": option.store}
         )  # fmt: skip
-        parser.add_argument(*option.flags, dest=option.name, **how)
+        place = patience if option.name == "wait" else parser
+        place.add_argument(*option.flags, dest=option.name, **how)
     parser.set_defaults(**{option.name: option.default for option in command.options})
     if command.name in OF_CMD:  # CMD's words, `--` among them, are none of argparse's
-        words, rest = parted(words, command)
-        return vars(parser.parse_args(words)), rest
+        options, rest = parted(words, command)
+        return vars(parser.parse_args(options)), rest
     named = any(word.partition("=")[0] == "--name" for word in words)
     for name, count in command.operands:
         fewer = "*" if count == "+" else count or "?"
@@ -486,18 +484,6 @@ def _meant(command: Command, rest: list[str], given: dict[str, Any]) -> list[str
     if kind == "dir":
         return [target.folder(word, command.name) for word in rest]
     return [target.path(word) if "://" in word else word for word in rest]
-
-
-def unknown(command: Command, words: list[str]) -> str | None:
-    """The first word that looks like an option and is none."""
-    flags = {flag for option in command.options for flag in option.flags}
-    for word in words:
-        if word == "--":
-            return None
-        flag = word.partition("=")[0] if word[:2] == "--" else word[:2]
-        if len(word) > 1 and word[0] == "-" and flag not in flags:
-            return word
-    return None
 
 
 def help_of(command: Command) -> str:

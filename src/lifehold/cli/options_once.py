@@ -8,6 +8,7 @@ from .row import STORE, Command, Option, Usage, duration, in_store, status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 
@@ -77,8 +78,10 @@ long; 78 unsafe ground.""",
 )  # fmt: skip
 
 
-def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[str]]:
-    """The lock, and CMD as words, none with --forget. Raises Usage."""
+def name_and_command(
+    given: dict[str, Any], rest: list[str], words: Sequence[str] = ()
+) -> tuple[str, list[str]]:
+    """The lock, and CMD as words, none with --forget. `words`: the whole line. Raises Usage."""
     called = given["called"] or []
     if given["build"] is not None:
         rest = _built(given, rest)
@@ -112,7 +115,9 @@ def name_and_command(given: dict[str, Any], rest: list[str]) -> tuple[str, list[
             raise _usage("give -c TEXT or CMD, not both")
         command = ["-c", shell]
     if not command:
-        raise _usage(f"no command to run: {name!r} is the NAME")
+        from . import mistaken
+
+        raise _usage(mistaken.without_command(name, ONCE, words))
     if not (shell if shell is not None else command[0]).strip():
         raise _usage("CMD is empty: an unset variable?")
     if shell is not None:
@@ -131,6 +136,20 @@ def _built(given: dict[str, Any], rest: list[str]) -> list[str]:
     if not given["build"]:
         raise _usage("--build needs the folder to be built: an unset variable?")
     return [given["build"], "--", *rest]  # no NAME: all of it is CMD
+
+
+def refuse_name(folder: str, command: list[str]) -> None:
+    """Raises Usage for a NAME in front of CMD, where --build DIR stands in its place.
+
+    Only when there is no program of that name and nothing at DIR: else the line is right.
+    """
+    if command[1:2] != ["--"]:
+        return
+    import os
+    from shutil import which
+
+    if which(command[0]) is None and not os.path.lexists(folder):
+        raise _usage(f"--build stands instead of NAME: leave out {command[0]!r}")
 
 
 def _usage(text: str) -> Usage:

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from . import target
-from .row import STORE, Command, Option, Usage, duration, in_store, status
+from .row import (
+    STORE,
+    Command,
+    Option,
+    Usage,
+    duration,
+    end_of_options,
+    in_store,
+    status,
+    with_values,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 
@@ -24,15 +35,44 @@ SLOTS = (
 )
 
 
+LISTED = 8  # slots that are told one by one
+
+
 def words_of_slots(text: str) -> list[str]:
-    """`0,1,2`: a word for each slot, none twice."""
+    """`0,1,2`: a word for each slot, none twice; `4,` is one slot called 4.
+
+    0 and 1 alone may stand: that is one slot, whether its word is meant or their number.
+    """
     words = [word.strip() for word in text.split(",")]
+    if _is_number(words[0]) and words[1:] == [""]:
+        return words[:1]
+    if _is_number(words[0]) and len(words) == 1 and int(words[0]) > 1:
+        raise ValueError(_one_or_many(words[0]))
     if not all(words):
         raise ValueError(f"a word for each slot with commas between, such as 0,1,2, not {text!r}")
     twice = next((word for word in words if words.count(word) > 1), None)
     if twice is not None:
         raise ValueError(f"slot {twice!r} is named twice")
     return words
+
+
+def typed_slots(words: list[str]) -> str:
+    """The value of --slots that means these words."""
+    return f"{words[0]}," if len(words) == 1 and _is_number(words[0]) else ",".join(words)
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit()
+
+
+def _one_or_many(number: str) -> str:
+    """That a number alone is no number of slots. A list that is long is told as seq(1) makes it."""
+    count = int(number)
+    listed = ",".join(map(str, range(count))) if count <= LISTED else f'"$(seq -s, 0 {count - 1})"'
+    return (
+        f"it names each slot, and {number} alone is one slot called '{number}'; for {count} write "
+        f"--slots {listed}; for one slot of that name --slots {number},"
+    )
 
 
 def variable(text: str) -> str:
@@ -111,8 +151,7 @@ RUN = Command(
         Option(
             "slots",
             ("--slots",),
-            "hold one of these, such as 0,1,2: as many CMDs\nat once; "
-            "all must give the same number",
+            "hold one of these, such as 0,1,2: as many CMDs\nat once; all must give as many words",
             "WORDS",
             words_of_slots,
         ),
@@ -214,6 +253,8 @@ def quick(command: Command, words: list[str]) -> tuple[dict[str, Any], list[str]
         option = known.get(word)
         if option is None or (name and word in INSTEAD_OF_NAME):
             return None
+        if option.name == "wait" and given["wait"] is not None:  # twice, or -n beside -w
+            return None
         if not option.takes:
             given[option.name] = option.store
             continue
@@ -237,14 +278,14 @@ def parted(words: list[str], command: Command = RUN) -> tuple[list[str], list[st
 
     An option that there is not is left to argparse.
     """
-    takes = {flag: bool(option.takes) for option in command.options for flag in option.flags}
-    first = _end_of_options(words, 0, takes)
+    takes = with_values(command)
+    first = end_of_options(words, 0, takes)
     options = words[:first]
     if words[first : first + 1] == ["--"]:
         return options, words[first + 1 :]
     if first == len(words) or _instead(options):
         return options, words[first:]
-    end = _end_of_options(words, first + 1, takes)
+    end = end_of_options(words, first + 1, takes)
     behind = words[first + 1 : end]
     if flag := _instead(behind):
         raise Usage(
@@ -254,29 +295,16 @@ def parted(words: list[str], command: Command = RUN) -> tuple[list[str], list[st
     return options + behind, [words[first], *words[end:]]
 
 
-def _end_of_options(words: list[str], at: int, takes: dict[str, bool]) -> int:
-    """Where the options that begin at `at` end: at the first word that is none, or at a `--`."""
-    while at < len(words) and words[at][:1] == "-" and words[at] not in ("-", "--"):
-        word = words[at]
-        at += 1
-        if word.startswith("--"):
-            at += takes.get(word, False)
-            continue
-        for index, letter in enumerate(word[1:], 2):
-            if takes.get(f"-{letter}", False):
-                at += index == len(word)  # else its value is the rest of the word
-                break
-    return min(at, len(words))
-
-
 def _instead(options: list[str]) -> str:
     """The option among them that takes the place of NAME, or ""."""
     named = (word.partition("=")[0] for word in options)
     return next((word for word in named if word in INSTEAD_OF_NAME), "")
 
 
-def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str], list[str]]:
-    """The locks, NAME first, and CMD as words. Raises Usage.
+def names_and_command(
+    given: dict[str, Any], rest: list[str], words: Sequence[str] = ()
+) -> tuple[list[str], list[str]]:
+    """The locks, NAME first, and CMD as words. `words`: the whole line. Raises Usage.
 
     A `--` that comes later than right behind NAME could be CMD's own (`job git log -- file`) or be
     meant to end a list of locks: neither is guessed, since the wrong lock would be held in silence.
@@ -300,7 +328,9 @@ def names_and_command(given: dict[str, Any], rest: list[str]) -> tuple[list[str]
     elif "--" in command:
         raise _unclear(rest)
     if not command:
-        raise _usage(f"no command to run: {names[0]!r} is the NAME")
+        from . import mistaken
+
+        raise _usage(mistaken.without_command(names[0], RUN, words))
     if not (shell if shell is not None else command[0]).strip():
         raise _usage("CMD is empty: an unset variable?")
     if shell is not None or (command[0] == "-c" and len(command) == 2):  # as flock(1) has it

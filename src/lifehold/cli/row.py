@@ -63,6 +63,26 @@ class Command:
     notes: str = ""
 
 
+def with_values(command: Command) -> dict[str, bool]:
+    """Each flag, and whether a value stands behind it."""
+    return {flag: bool(option.takes) for option in command.options for flag in option.flags}
+
+
+def end_of_options(words: list[str], at: int, takes: dict[str, bool]) -> int:
+    """Where the options that begin at `at` end: at the first word that is none, or at a `--`."""
+    while at < len(words) and words[at][:1] == "-" and words[at] not in ("-", "--"):
+        word = words[at]
+        at += 1
+        if word.startswith("--"):
+            at += takes.get(word, False)
+            continue
+        for index, letter in enumerate(word[1:], 2):
+            if takes.get(f"-{letter}", False):
+                at += index == len(word)  # else its value is the rest of the word
+                break
+    return min(at, len(words))
+
+
 def duration(text: str) -> float:
     """Seconds from `90`, `0.5`, `30s`, `5m`, `1h`, `2d`."""
     number, unit = (text[:-1], SECONDS_OF[text[-1]]) if text[-1:] in SECONDS_OF else (text, 1.0)

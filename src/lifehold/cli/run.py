@@ -64,7 +64,7 @@ else:
 def run(words: list[str]) -> int:
     """The exit code of `lifehold run WORDS`."""
     given, rest = quick(RUN, words) or _thorough(words)
-    names, command = names_and_command(given, rest)
+    names, command = names_and_command(given, rest, words)
     contradictions(given)
     if not hasattr(os, "posix_spawnp"):
         raise SystemRefused("`lifehold run` needs Unix; here use lifehold.Lock from Python")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..shapes import Semaphore
+from .options_run import typed_slots
 from .target import NoticedLock
 
 TYPE_CHECKING = False
@@ -30,7 +31,7 @@ class CommandSemaphore(NoticedLock, Semaphore):
         self.called(typed, address)
 
     def _words(self) -> list[str]:
-        return self.words
+        return [typed_slots(self.words)]
 
     def environment(self, lease: Any, variable: str | None) -> dict[str, str]:
         """What CMD is told of its slot."""

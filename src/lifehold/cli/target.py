@@ -108,6 +108,8 @@ def folder(word: str, command: str) -> str:
     """The word, which names a folder, or a store. Raises Usage."""
     if is_path(word):
         return path(word)
+    if not word:
+        raise Usage("DIR is empty: an unset variable?")
     raise Usage(
         f"'{printable(word)}' is a NAME, and `lifehold {command}` takes a folder: write "
         f"{_quote(f'./{word}')} for the folder; for the lock:  lifehold who --name {_quote(word)}"

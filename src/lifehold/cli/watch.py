@@ -35,16 +35,19 @@ LONGEST = 4096  # bytes of one
 
 def watch(words: list[str]) -> int:
     """The exit code of `lifehold watch WORDS`."""
-    given, (path,) = arguments(WATCH, words)
-    path = os.path.abspath(path)
+    given, (typed,) = arguments(WATCH, words)
+    if not typed:
+        raise Usage("CONFIG is empty: an unset variable?")
+    path = os.path.abspath(typed)
     if os.path.isdir(path):
         raise Usage(
             f"{path!r} is a folder, and CONFIG a TOML file that names folders: write "
             f'folders = ["{path}"] into a file, and give that'
         )
     if not os.path.lexists(path):
+        shown = printable(path) + ("/" if typed.endswith("/") else "")
         raise SystemRefused(
-            f"there is no file '{printable(path)}': `lifehold help watch` says what stands in it"
+            f"there is no file '{shown}': `lifehold help watch` says what stands in it"
         )
     config = watch_config.read(path)
     if given["check"]:

@@ -11,6 +11,9 @@ from .runtime import fork
 from .runtime.blocking import finish
 from .runtime.eventloop import EVENT_LOOP
 from .stores import (
+    OF_LOCK,
+    OF_READ_WRITE,
+    OF_SEMAPHORE,
     FileStore,
     FileStoreFace,
     FolderGround,
@@ -105,14 +108,17 @@ class AsyncFileStore(FileStoreFace, AsyncNamedLocks):
 
     __slots__ = ()
 
+    @OF_LOCK
     def lock(self, name: str, **options: Any) -> AsyncLock:
         """One holder at a time. Options as of `AsyncLock`."""
         return AsyncLock(self.address(name), **self._options(options))
 
+    @OF_READ_WRITE
     def read_write(self, name: str, **options: object) -> AsyncReadWriteLock:
         """Many readers or one writer. Options as of `AsyncReadWriteLock`."""
         return AsyncReadWriteLock(self.address(name), **self._options(options))
 
+    @OF_SEMAPHORE
     def semaphore(self, name: str, permits: int, **options: object) -> AsyncSemaphore:
         """`permits` holders at once. Options as of `AsyncSemaphore`."""
         return AsyncSemaphore(self.address(name), permits, **self._options(options, leased=False))
@@ -167,6 +173,7 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
     __slots__ = ()
     _runtime = EVENT_LOOP
 
+    @OF_LOCK
     def lock(
         self,
         name: str,
@@ -180,6 +187,7 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
         made: AsyncLock = self._made(AsyncLock, name, options, wait, None, max_hold, reentrant)
         return made
 
+    @OF_READ_WRITE
     def read_write(
         self,
         name: str,
@@ -195,6 +203,7 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
         )
         return made
 
+    @OF_SEMAPHORE
     def semaphore(
         self,
         name: str,
@@ -257,7 +266,7 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
 
     async def break_(self, name: str, reason: str) -> Holder | None:
         """Take a lock from its holders, who are told; who that was. Noted in the store."""
-        sites.checked(name), reason_of(reason)
+        sites.checked(name), reason_of(reason, "break_")
         found: Holder | None = await EVENT_LOOP.in_thread(
             lambda: broken(self._site, name, reason), lambda _: None
         )

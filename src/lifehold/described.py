@@ -18,10 +18,13 @@ from .runtime import fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
-    from typing import Any, SupportsIndex
+    from collections.abc import Callable
+    from typing import Any, SupportsIndex, TypeVar
 
     from . import words
     from .local import handles
+
+    F = TypeVar("F", bound=Callable[..., object])
 else:
     inspect = fork.later("inspect", globals())
     handles = fork.later("lifehold.local.handles", globals())
@@ -83,6 +86,33 @@ class SingletonMeta(ABCMeta):
                 raise why from error
             made._given = given, options
             return made
+
+
+def explained(call: str, example: str, more: str = "", others: str = "") -> Callable[[F], F]:
+    """Decorator: arguments that do not fit are told in words, with `example` of a right call.
+
+    `more`: what to write instead of a number, `{value}`, that is one too many by position;
+    `others`: instead of another value, where `{all}` are all that were given.
+    """
+
+    def decorate(function: F) -> F:
+        def called(*given: object, **options: object) -> object:
+            try:
+                return function(*given, **options)
+            except TypeError as error:
+                if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                    raise  # of a line of its own: the arguments did fit
+                why = words.of_function(function, call, given, options, example, more, others)
+                if why is None:
+                    raise
+                raise why from error
+
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(called, name, getattr(function, name))
+        called.__wrapped__ = function  # type: ignore[attr-defined]
+        return called  # type: ignore[return-value]
+
+    return decorate
 
 
 _ENTERS = ("__enter__", "__aenter__")

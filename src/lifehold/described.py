@@ -88,6 +88,9 @@ class SingletonMeta(ABCMeta):
             return made
 
 
+_COROUTINE = 0x80  # flag of the code of `async def`
+
+
 def explained(call: str, example: str, more: str = "", others: str = "") -> Callable[[F], F]:
     """Decorator: arguments that do not fit are told in words, with `example` of a right call.
 
@@ -96,21 +99,33 @@ def explained(call: str, example: str, more: str = "", others: str = "") -> Call
     """
 
     def decorate(function: F) -> F:
+        def refused(error: TypeError, given: tuple[object, ...], options: Any) -> TypeError:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                return error  # of a line of its own: the arguments did fit
+            told = words.of_function(function, call, given, options, example, more, others)
+            return error if told is None else told
+
         def called(*given: object, **options: object) -> object:
             try:
                 return function(*given, **options)
             except TypeError as error:
-                if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-                    raise  # of a line of its own: the arguments did fit
-                why = words.of_function(function, call, given, options, example, more, others)
-                if why is None:
+                if (why := refused(error, given, options)) is error:
                     raise
                 raise why from error
 
+        async def awaited(*given: object, **options: object) -> object:
+            try:
+                return await function(*given, **options)  # type: ignore[misc]
+            except TypeError as error:
+                if (why := refused(error, given, options)) is error:
+                    raise
+                raise why from error
+
+        made = awaited if function.__code__.co_flags & _COROUTINE else called
         for name in ("__module__", "__name__", "__qualname__", "__doc__"):
-            setattr(called, name, getattr(function, name))
-        called.__wrapped__ = function  # type: ignore[attr-defined]
-        return called  # type: ignore[return-value]
+            setattr(made, name, getattr(function, name))
+        made.__wrapped__ = function  # type: ignore[attr-defined]
+        return made  # type: ignore[return-value]
 
     return decorate
 

@@ -288,6 +288,7 @@ class NamedLocks:
         def read_write(self, name: str, **options: Any) -> ReadWriteLock: ...
         def semaphore(self, name: str, permits: int, **options: Any) -> Semaphore: ...
 
+    @explained("store.per()", "store.per('user-{user_id}')")
     def per(self, template: str, **options: Any) -> PerArguments:
         """`@store.per("user-{user_id}")`: a lock for each value of an argument. As `Lock.per`."""
         return args.PerArguments(
@@ -297,6 +298,7 @@ class NamedLocks:
             keep=bool(options.get("reentrant")),
         )
 
+    @explained("store.read_write_per()", "store.read_write_per('config-{name}')")
     def read_write_per(self, template: str, **options: Any) -> ReadWritePer:
         """`@store.read_write_per("config-{name}").reading()`. As `ReadWriteLock.per`."""
         return args.ReadWritePer(
@@ -307,6 +309,7 @@ class NamedLocks:
             keep=bool(options.get("reentrant")),
         )
 
+    @explained("store.semaphore_per()", "store.semaphore_per('gpu-{host}', 4)")
     def semaphore_per(self, template: str, permits: int, **options: Any) -> PerArguments:
         """`@store.semaphore_per("gpu-{host}", 4)`: so many permits for each value."""
         return args.PerArguments(

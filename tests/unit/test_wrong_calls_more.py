@@ -157,6 +157,10 @@ WRONG = [
     (lambda: memory().break_("x", ""), "break_ needs a reason in words", ""),
     (lambda: of_tasks(lambda store: store.break_("x", " ")), "break_ needs a reason", "in words"),
     (lambda: memory().break_("x"), "store.break_() needs reason", "store.break_('jobs', "),
+    (lambda: of_tasks(lambda store: store.break_("x")), "needs reason", "store.break_('jobs', "),
+    (lambda: asyncio.run(aconnect("memory://w", "b")), "aconnect() takes url", "not 'b'"),
+    (lambda: memory().per(), "store.per() needs template", "store.per('user-{user_id}')"),
+    (lambda: memory().semaphore_per("{a}"), "needs permits", "semaphore_per('gpu-{host}', 4)"),
     (lambda: memory().lock("a", 30), "not 30", "store.lock(.., ttl=30)"),
     (lambda: of_tasks(lambda store: async_lock(store, "a", 30)), "not 30", "ttl=30"),
     (lambda: memory().lock(), "store.lock() needs name", "store.lock('jobs')"),
@@ -246,6 +250,8 @@ def test_a_function_that_makes_names_is_no_bare_decoration(tmp_path):
 def test_the_signature_and_name_of_an_explained_call_are_its_own():
     assert list(inspect.signature(look).parameters) == ["path"]
     assert once.__name__ == "once"
+    assert inspect.iscoroutinefunction(aconnect)
+    assert not inspect.iscoroutinefunction(connect)
     assert lifehold.lock_all.__module__ == "lifehold.several"
 
 

@@ -143,7 +143,7 @@ WRONG = [
     # look, clear
     (look, "look() needs path", "look('build.lock')"),
     (lambda: look(Lock(PATH)), "path must be", "give lock.path"),
-    (lambda: look(PATH, timeout=3), "look() takes no timeout=3", "arguments are path"),
+    (lambda: look(PATH, timeout=3), "look() takes no timeout=3", "one argument is path"),
     (lambda: look(PATH, PATH), "not 'wrong.lock'", "look('build.lock')"),
     (clear, "clear() needs path", "clear('build.lock')"),
     (lambda: clear(Lock(PATH)), "path must be", "give lock.path"),

@@ -42,4 +42,5 @@ def strange(
         parts.append(f"{name}={shown}" + (f": did you mean {meant}={shown}?" if meant else ""))
     text = f"{call} takes no {'; and no '.join(parts)}"
     so = " Its" if text.endswith("?") else ": its"
-    return UnknownArgument(f"{text}{so} arguments are {', '.join(own)}")
+    are = "arguments are" if len(own) > 1 else "one argument is"
+    return UnknownArgument(f"{text}{so} {are} {', '.join(own)}")

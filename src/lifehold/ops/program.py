@@ -19,6 +19,7 @@ from . import who as asking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Never
 
     from .answer import ClearOutcome, LockAnswer
@@ -60,7 +61,9 @@ def clear(path: str | os.PathLike[str], *, dry_run: bool = False, **unknown: Nev
     return removing.clear(_where(path), dry_run=dry_run)
 
 
-_ALIKE = dict.fromkeys("dry dryrun simulate check noop no_act".split(), "dry_run")
+_ALIKE: Mapping[str, str] = {
+    **dict.fromkeys("dry dryrun simulate check noop no_act".split(), "dry_run")
+}
 
 
 def _where(path: str | os.PathLike[str]) -> str:

@@ -35,24 +35,21 @@ from .runtime.fork import lazily
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from .aio import AsyncLease, AsyncLock
-    from .aio import AsyncReadWriteLock as AsyncReadWriteLock
-    from .aio import AsyncSemaphore as AsyncSemaphore
-    from .astores import aconnect as aconnect
+    from .aio import AsyncLease, AsyncLock, AsyncReadWriteLock, AsyncSemaphore
+    from .astores import aconnect
     from .core.acquire import Cancel
     from .core.deadline import Backoff
     from .core.grant import Holder
     from .core.owner import Owner
-    from .data_file import locked_file as locked_file
-    from .data_file_async import alocked_file as alocked_file
+    from .data_file import locked_file
+    from .data_file_async import alocked_file
     from .lease import current_token
     from .lock import Lease, Lock
-    from .ops.program import clear as clear
-    from .ops.program import look as look
+    from .ops.program import clear, look
     from .recipes.once import OnceFailed, once
-    from .recipes.once_async import aonce as aonce
+    from .recipes.once_async import aonce
     from .several import lock_all
-    from .several_async import alock_all as alock_all
+    from .several_async import alock_all
     from .shapes import ReadWriteLock, Semaphore
     from .stores import connect
 
@@ -61,6 +58,8 @@ __all__ = [
     "AcquireCancelled",
     "AsyncLease",
     "AsyncLock",
+    "AsyncReadWriteLock",
+    "AsyncSemaphore",
     "Backoff",
     "Cancel",
     "CorruptRecord",
@@ -83,9 +82,16 @@ __all__ = [
     "Timeout",
     "UnsafeGround",
     "WouldBlock",
+    "aconnect",
+    "alock_all",
+    "alocked_file",
+    "aonce",
+    "clear",
     "connect",
     "current_token",
     "lock_all",
+    "locked_file",
+    "look",
     "once",
 ]
 # Imported when asked for: asyncio alone takes twice as long as all of lifehold, and of the commands
@@ -116,6 +122,13 @@ _ON_DEMAND = {
     "look": "lifehold.ops.program",
     "once": "lifehold.recipes.once",
 }
+# What other libraries call it: words.py says what it is here.
+_ELSEWHERE = frozenset(
+    "FileLock SoftFileLock UnixFileLock AsyncFileLock BaseFileLock RLock RWLock RedLock Redlock "
+    "LockTimeout LockException AlreadyLocked LockError LockNotOwnedError TimeoutError "
+    "BoundedSemaphore NamedLock InterProcessLock InterProcessReaderWriterLock Mutex LockFile "
+    "acquire lock timeout AsyncLockAll lockfile".split()
+)
 
 
 if not TYPE_CHECKING:  # a type checker would take any name for granted
@@ -124,6 +137,10 @@ if not TYPE_CHECKING:  # a type checker would take any name for granted
         if name in _ON_DEMAND:
             found = globals()[name] = getattr(lazily(_ON_DEMAND[name]), name)
             return found
+        if name in _ELSEWHERE:
+            from .words import of_name
+
+            raise of_name(name, sys._getframe(1))
         raise AttributeError(f"module 'lifehold' has no attribute {name!r}")
 
 

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 from .aio import AsyncLock, AsyncReadWriteLock, AsyncSemaphore
 from .core.backend import NoReply, Unreachable
+from .described import explained
 from .runtime import fork
 from .runtime.blocking import finish
 from .runtime.eventloop import EVENT_LOOP
 from .stores import (
+    OF_BREAK,
+    OF_LOCK,
+    OF_READ_WRITE,
+    OF_SEMAPHORE,
     FileStore,
     FileStoreFace,
     FolderGround,
@@ -47,6 +52,11 @@ else:
     sites = fork.later("lifehold.store.site", globals(), "sites")
 
 
+@explained(
+    "aconnect()",
+    "await aconnect('file:///var/lib/jobs')",
+    others="one store a call; its options by name, as in aconnect(URL, label='batch')",
+)
 async def aconnect(
     url: str | os.PathLike[str] | None = None,
     *,
@@ -71,6 +81,7 @@ class AsyncNamedLocks:
         def read_write(self, name: str, **options: Any) -> AsyncReadWriteLock: ...
         def semaphore(self, name: str, permits: int, **options: Any) -> AsyncSemaphore: ...
 
+    @explained("store.per()", "store.per('user-{user_id}')")
     def per(self, template: str, **options: Any) -> AsyncPerArguments:
         """`@store.per("user-{user_id}")`: a lock for each value of an argument. As `Lock.per`."""
         return args.AsyncPerArguments(
@@ -80,6 +91,7 @@ class AsyncNamedLocks:
             keep=bool(options.get("reentrant")),
         )
 
+    @explained("store.read_write_per()", "store.read_write_per('config-{name}')")
     def read_write_per(self, template: str, **options: Any) -> AsyncReadWritePer:
         """`@store.read_write_per("config-{name}").reading()`. As `ReadWriteLock.per`."""
         return args.AsyncReadWritePer(
@@ -90,6 +102,7 @@ class AsyncNamedLocks:
             keep=bool(options.get("reentrant")),
         )
 
+    @explained("store.semaphore_per()", "store.semaphore_per('gpu-{host}', 4)")
     def semaphore_per(self, template: str, permits: int, **options: Any) -> AsyncPerArguments:
         """`@store.semaphore_per("gpu-{host}", 4)`: so many permits for each value."""
         return args.AsyncPerArguments(
@@ -105,14 +118,17 @@ class AsyncFileStore(FileStoreFace, AsyncNamedLocks):
 
     __slots__ = ()
 
+    @OF_LOCK
     def lock(self, name: str, **options: Any) -> AsyncLock:
         """One holder at a time. Options as of `AsyncLock`."""
         return AsyncLock(self.address(name), **self._options(options))
 
+    @OF_READ_WRITE
     def read_write(self, name: str, **options: object) -> AsyncReadWriteLock:
         """Many readers or one writer. Options as of `AsyncReadWriteLock`."""
         return AsyncReadWriteLock(self.address(name), **self._options(options))
 
+    @OF_SEMAPHORE
     def semaphore(self, name: str, permits: int, **options: object) -> AsyncSemaphore:
         """`permits` holders at once. Options as of `AsyncSemaphore`."""
         return AsyncSemaphore(self.address(name), permits, **self._options(options, leased=False))
@@ -138,6 +154,7 @@ class AsyncFileStore(FileStoreFace, AsyncNamedLocks):
         """How many wait for a lock; None where that cannot be seen."""
         return await _aside(lambda: self._blocking().waiters(name, **options))
 
+    @OF_BREAK
     async def break_(self, name: str, reason: str, **options: object) -> Holder | None:
         """Take a lock from its holder, who is told; who that was. Noted beside the lock."""
         return await _aside(lambda: self._blocking().break_(name, reason, **options))
@@ -167,6 +184,7 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
     __slots__ = ()
     _runtime = EVENT_LOOP
 
+    @OF_LOCK
     def lock(
         self,
         name: str,
@@ -180,6 +198,7 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
         made: AsyncLock = self._made(AsyncLock, name, options, wait, None, max_hold, reentrant)
         return made
 
+    @OF_READ_WRITE
     def read_write(
         self,
         name: str,
@@ -195,6 +214,7 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
         )
         return made
 
+    @OF_SEMAPHORE
     def semaphore(
         self,
         name: str,
@@ -255,9 +275,10 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
         line = sum(len(each.line) for each in await self._seen(name))
         return (len(state.waiters) if state else 0) + line
 
+    @OF_BREAK
     async def break_(self, name: str, reason: str) -> Holder | None:
         """Take a lock from its holders, who are told; who that was. Noted in the store."""
-        sites.checked(name), reason_of(reason)
+        sites.checked(name), reason_of(reason, "break_")
         found: Holder | None = await EVENT_LOOP.in_thread(
             lambda: broken(self._site, name, reason), lambda _: None
         )

@@ -23,7 +23,7 @@ import sys
 from .core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from .core.events import report
 from .core.grant import Bound
-from .described import PLAIN, OtherFace
+from .described import PLAIN, OtherFace, explained
 from .lease import BlockEntry, part
 from .local import ground
 from .local.files import CREATE, FOLDER, READ_ONLY, READ_WRITE
@@ -481,7 +481,14 @@ def checked(
     kinds = sorted(given) if isinstance(given, str) else []
     plain = [each for each in kinds if each in "rwax"]
     if len(plain) != 1 or len({*kinds}) != len(kinds) or {*kinds} - set("rwaxbt+"):
-        raise InvalidArgument(f"mode must be one of r, r+, w, a, x, with b or t, not {mode!r}")
+        if isinstance(given, int) and not isinstance(given, bool) and given > 7:
+            raise InvalidArgument(
+                f"mode={oct(given)}: mode is as of open(), for example 'r+'; permissions cannot be "
+                "given here: the file keeps its own"
+            )
+        raise InvalidArgument(
+            f"mode must be one of r, w, a, x, with +, b or t, for example 'r+', not {mode!r}"
+        )
     if {"b", "t"} <= {*kinds}:
         raise InvalidArgument(f"mode is of text or of bytes, not both: {mode!r}")
     if "b" in kinds and any(text.values()):
@@ -571,6 +578,11 @@ def refuse_second(free: list[bool]) -> None:
         raise InvalidArgument("one locked_file() is one block: call it again for another") from None
 
 
+@explained(
+    "locked_file()",
+    "locked_file('data.json', 'w')",
+    "name it, for example locked_file(.., wait={value})",
+)
 def locked_file(
     path: str | os.PathLike[str],
     mode: str = "r",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from .aio import AsyncLock
 from .core.grant import Bound
 from .data_file import OPENED, FileDraft, checked, drafted, refuse_second
-from .described import ASYNC
+from .described import ASYNC, explained
 from .lease import BlockEntry, part
 from .runtime.eventloop import EVENT_LOOP
 
@@ -100,6 +100,11 @@ def _nothing(_: None) -> None:
     """The step is over, and nobody undoes it."""
 
 
+@explained(
+    "alocked_file()",
+    "alocked_file('data.json', 'w')",
+    "name it, for example alocked_file(.., wait={value})",
+)
 def alocked_file(
     path: str | os.PathLike[str],
     mode: str = "r",

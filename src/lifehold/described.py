@@ -18,10 +18,13 @@ from .runtime import fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
-    from typing import Any, SupportsIndex
+    from collections.abc import Callable
+    from typing import Any, SupportsIndex, TypeVar
 
     from . import words
     from .local import handles
+
+    F = TypeVar("F", bound=Callable[..., object])
 else:
     inspect = fork.later("inspect", globals())
     handles = fork.later("lifehold.local.handles", globals())
@@ -83,6 +86,48 @@ class SingletonMeta(ABCMeta):
                 raise why from error
             made._given = given, options
             return made
+
+
+_COROUTINE = 0x80  # flag of the code of `async def`
+
+
+def explained(call: str, example: str, more: str = "", others: str = "") -> Callable[[F], F]:
+    """Decorator: arguments that do not fit are told in words, with `example` of a right call.
+
+    `more`: what to write instead of a number, `{value}`, that is one too many by position;
+    `others`: instead of another value, where `{all}` are all that were given.
+    """
+
+    def decorate(function: F) -> F:
+        def refused(error: TypeError, given: tuple[object, ...], options: Any) -> TypeError:
+            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+                return error  # of a line of its own: the arguments did fit
+            told = words.of_function(function, call, given, options, example, more, others)
+            return error if told is None else told
+
+        def called(*given: object, **options: object) -> object:
+            try:
+                return function(*given, **options)
+            except TypeError as error:
+                if (why := refused(error, given, options)) is error:
+                    raise
+                raise why from error
+
+        async def awaited(*given: object, **options: object) -> object:
+            try:
+                return await function(*given, **options)  # type: ignore[misc]
+            except TypeError as error:
+                if (why := refused(error, given, options)) is error:
+                    raise
+                raise why from error
+
+        made = awaited if function.__code__.co_flags & _COROUTINE else called
+        for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+            setattr(made, name, getattr(function, name))
+        made.__wrapped__ = function  # type: ignore[attr-defined]
+        return made  # type: ignore[return-value]
+
+    return decorate
 
 
 _ENTERS = ("__enter__", "__aenter__")

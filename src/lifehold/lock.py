@@ -25,7 +25,7 @@ from .core.errors import (
 )
 from .core.grant import Grant, Held, Unknown
 from .core.ports import is_begun, is_far, is_leased, is_mixing, is_named, is_remote
-from .described import ASYNC, PLAIN, DescribedLock, SingletonMeta
+from .described import ASYNC, PLAIN, DescribedLock, SingletonMeta, explained
 from .lease import Block, BlockEntry, Exit, Holding, begun, entering, renamed, unwound
 from .runtime import clock, fork
 from .runtime.blocking import BLOCKING, finish
@@ -373,15 +373,8 @@ def refusal(
 
 def lock_path(given: object) -> str:
     """`given` as an absolute path. Raises InvalidArgument for what can name no file."""
-    if callable(given):
-        raise InvalidArgument(
-            f"path must be a str or an os.PathLike of str, not {given!r}: to decorate a function "
-            "name a lock file, as in @Lock('build.lock')"
-        )
     if not isinstance(given, str):
-        raise InvalidArgument(
-            f"path must be a str or an os.PathLike of str, not {type(given).__name__} {given!r}"
-        )
+        raise words.of_path(given)
     if not given:
         raise InvalidArgument("path must not be empty: name a lock file, for example 'build.lock'")
     if "\0" in given:
@@ -482,7 +475,7 @@ def check_cancel(given: object) -> None:
 def check_options(mode: object, shared: bool, label: object) -> None:
     """What every lock on a file may be given. Raises InvalidArgument."""
     if mode is not None and (type(mode) is not int or not 0 <= mode <= 0o777):
-        raise InvalidArgument(f"mode must be a file mode from 0 to 0o777, not {mode!r}")
+        raise words.of_mode(mode)
     if mode is not None and shared:
         raise InvalidArgument("give mode= or shared=True, which means mode 0o666, not both")
     if not isinstance(label, str):
@@ -722,6 +715,7 @@ class Lock(LockFace):
         return lock
 
     @classmethod
+    @explained("Lock.per()", "Lock.per('user-{user_id}.lock')")
     def per(cls, template: str, *more: Any, **options: Any) -> PerArguments:
         """`@Lock.per("user-{user_id}.lock")`: a lock for each value of an argument.
 

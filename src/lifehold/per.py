@@ -12,7 +12,7 @@ what stands between two values is never part of one. What would be too long is r
 from __future__ import annotations
 
 from .core.deadline import seconds
-from .core.errors import InvalidArgument
+from .core.errors import InvalidArgument, UnknownArgument
 from .described import OtherFace
 from .runtime import fork
 
@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from typing import Any, Never, ParamSpec, TypeVar
 
     from . import decorated, words
+    from .core import mask
 
     P = ParamSpec("P")
     R = TypeVar("R")
 else:
     decorated = fork.later("lifehold.decorated", globals())
+    mask = fork.later("lifehold.core.mask", globals())
     inspect = fork.later("inspect", globals())
     string = fork.later("string", globals())
     uuid = fork.later("uuid", globals())
@@ -70,9 +72,7 @@ class Template:
         except ValueError as error:
             if isinstance(error, InvalidArgument):
                 raise
-            raise InvalidArgument(
-                f"the template {text!r} cannot be read ({error}): write {{{{ for a brace"
-            ) from error
+            raise InvalidArgument(_torn(text, error)) from error
         self.fields = [field for _, field in self.parts if field]
         if not self.fields:
             raise InvalidArgument(
@@ -128,6 +128,16 @@ class Template:
         return made.replace("%", "%25") if "://" in self.text else made
 
 
+def _torn(text: str, error: ValueError) -> str:
+    """What is said of a template whose braces do not fit."""
+    _, opened, inside = text.rpartition("{")
+    name = inside.partition(".")[0].partition("-")[0].partition("/")[0]
+    cure = "{{ or }} is a brace itself"
+    if opened and "}" not in inside and name.isidentifier():
+        cure = f"close it: {{{name}}}; {{{{ is a brace itself"
+    return f"the template {text!r} cannot be read ({error}): {cure}"
+
+
 def _bytes(char: str) -> bytes:
     return char.encode("utf-8", "surrogatepass")
 
@@ -142,9 +152,10 @@ def _text(field: str, given: object) -> str:
             raise InvalidArgument(f"{field} is too long to name a lock: {error}") from error
     if isinstance(given, uuid.UUID):
         return str(given)
+    shown = "..." if mask.names_a_secret(field) else mask.masked_urls(repr(given))[:60]  # L11
     raise InvalidArgument(
-        f"{field} must be a str, int or UUID to name a lock, not {type(given).__name__}: give its "
-        "id"
+        f"{field} must be a str, int or UUID to name a lock, not {type(given).__name__} {shown}: "
+        "give its id"
     )
 
 
@@ -179,11 +190,21 @@ class PerArguments:
         self._template, self._make = Template(template), make
         self._faces = _faces(owner, call)
         self._kept: Any = weakref.WeakValueDictionary() if keep else None  # for `reentrant`
-        make(self._template.filled(dict.fromkeys(self._template.fields, "x")))  # checks the options
+        try:  # checks the options
+            make(self._template.filled(dict.fromkeys(self._template.fields, "x")))
+        except UnknownArgument as error:
+            _, takes, what = error.text.partition("() takes no ")
+            if not takes:
+                raise
+            raise UnknownArgument(f"{self._faces[0]}{takes}{what}") from error
 
-    def of(self, /, **values: object) -> Any:
+    def of(self, /, *given: Never, **values: object) -> Any:
         """The lock for these values, by name. Raises InvalidArgument."""
         wanted = {*self._template.fields}
+        if given:
+            pairs = zip(self._template.fields, [*given, *["..."] * len(wanted)], strict=False)
+            cure = ", ".join(f"{name}={mask.masked_urls(repr(value))}" for name, value in pairs)
+            raise UnknownArgument(f".of() takes names: of({cure})")
         if {*values} != wanted:
             names = ", ".join(f"{name}=" for name in self._template.fields)
             raise InvalidArgument(
@@ -200,7 +221,13 @@ class PerArguments:
         fields = self._template.fields
         for field in fields:
             found = signature.parameters.get(field)
-            if found is None or found.kind in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
+            if found is not None and found.kind in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
+                stars = "*" if found.kind is found.VAR_POSITIONAL else "**"
+                raise InvalidArgument(
+                    f"{{{field}}} in the template {self._template.text!r} is {stars}{field}, many "
+                    f"values: name a plain parameter of {getattr(function, '__name__', function)!r}"
+                )
+            if found is None:
                 known = ", ".join(signature.parameters) or "none"
                 raise InvalidArgument(
                     f"{{{field}}} in the template {self._template.text!r} is no parameter of "
@@ -208,7 +235,11 @@ class PerArguments:
                 )
 
         def block(args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
-            bound = signature.bind(*args, **kwargs)
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError as error:  # as Python says it of the function itself
+                name = getattr(function, "__qualname__", repr(function))
+                raise TypeError(f"{name}() {error}") from None
             bound.apply_defaults()
             return self._block_of(self.of(**{field: bound.arguments[field] for field in fields}))
 

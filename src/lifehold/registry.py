@@ -201,4 +201,5 @@ def _find(kind: str) -> Maker:
         )
     known = sorted({"auto", *kinds.KINDS, *_made, *offered})
     near = nearest.did_you_mean(kind, known)
+    near = "; flock(2) is kind='kernel'" if kind == "flock" else near
     raise InvalidArgument(f"kind must be one of {', '.join(known)}, not {kind!r}{near}")

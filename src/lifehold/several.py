@@ -15,7 +15,7 @@ import os
 from .attempts import Attempt
 from .core.deadline import TRY, seconds
 from .core.errors import InvalidArgument, NotAcquired, NotHeld, WouldBlock
-from .described import PLAIN, canonical
+from .described import PLAIN, SingletonMeta, canonical, explained
 from .lease import BlockEntry, Exit, OfShape, of_shape, part
 from .lock import Lock, LockFace, check_cancel
 from .runtime import clock, fork
@@ -117,8 +117,15 @@ def locks_of(
     names: Iterable[object], make: Callable[..., Any], options: dict[str, Any]
 ) -> list[Any]:
     """A lock for each name. Raises InvalidArgument for none, and for one file named twice."""
-    if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
+    if isinstance(names, (str, bytes, os.PathLike, LockFace)):
         raise InvalidArgument(f"give the names in a list: lock_all([{names!r}])")
+    if not hasattr(names, "__iter__") or hasattr(names, "read"):
+        raise InvalidArgument(
+            f"names must be a list of paths or locks, not {type(names).__name__} {names!r}"
+        )
+    known = {*(LockFace.__init__.__kwdefaults__ or ())}
+    if strange := {key: options[key] for key in options if key not in known}:
+        raise words.unknown("lock_all()", strange, known)
     locks = []
     for name in names:
         if isinstance(name, LockFace):
@@ -127,6 +134,8 @@ def locks_of(
             if options:
                 raise InvalidArgument(f"{name!r} has its own options: {', '.join(options)} is lost")
             locks.append(name)
+        elif isinstance(type(name), SingletonMeta):
+            raise InvalidArgument(f"a reader/writer lock cannot be in lock_all, as {name!r}")
         else:
             locks.append(make(name, **options))
     if not locks:
@@ -166,6 +175,12 @@ def of_all(error: NotAcquired, locks: list[Any], had: list[Any]) -> None:
         error.args = (f"{error.text}\n{lost}",)
 
 
+@explained(
+    "lock_all()",
+    "lock_all(['a.lock', 'b.lock'])",
+    "name it, for example lock_all([...], wait={value})",
+    "give the names in a list, lock_all([{all}])",
+)
 def lock_all(
     names: Iterable[Name],
     *,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .aio import AsyncAttempt, AsyncLock
 from .core.deadline import TRY, seconds
 from .core.errors import NotAcquired, WouldBlock
-from .described import ASYNC
+from .described import ASYNC, explained
 from .lease import BlockEntry, Exit, of_shape, part
 from .runtime import clock, fork
 from .runtime.eventloop import EVENT_LOOP
@@ -76,6 +76,12 @@ class AsyncLeaseGroup(LeaseGroup):
             raise
 
 
+@explained(
+    "lock_all()",
+    "lock_all(['a.lock', 'b.lock'])",
+    "name it, for example lock_all([...], wait={value})",
+    "give the names in a list, lock_all([{all}])",
+)
 def lock_all(
     names: Iterable[str | os.PathLike[str] | AsyncLock],
     *,

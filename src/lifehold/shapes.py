@@ -501,6 +501,8 @@ def mechanism(
 ) -> tuple[str, Any]:
     """(the name as given, the mechanism). Raises InvalidArgument, UnsafeGround."""
     name = path if isinstance(path, str) else os.fspath(path) if _is_path(path) else path
+    if isinstance(path, int) and isinstance(permits, str | os.PathLike):
+        raise words.of_turned(path, permits)
     where = lock_path(name)
     _check(label, mode, shared, "kernel")
     made = kernel_semaphore.KernelSemaphore(

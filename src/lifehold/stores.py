@@ -20,9 +20,10 @@ from .core.deadline import seconds
 from .core.errors import InvalidArgument, SystemRefused
 from .core.ports import is_queued
 from .core.value import value
+from .described import explained
 from .local import lock_names
 from .local.ground import ground_of
-from .lock import Lock, fill
+from .lock import Lock, check_bool, fill
 from .registry import breaker, choose, store_at
 from .runtime import fork
 from .runtime.blocking import BLOCKING
@@ -59,6 +60,11 @@ else:
     )
 
 
+@explained(
+    "connect()",
+    "connect('file:///var/lib/jobs')",
+    others="one store a call; its options by name, as in connect(URL, label='batch')",
+)
 def connect(
     url: str | os.PathLike[str] | None = None,
     *,
@@ -109,8 +115,9 @@ def url_of(url: Any) -> str:
     if "://" not in text:
         address.refuse_lost_slash(os.fspath(url) if hasattr(url, "__fspath__") else text)
         shown = address.shown_torn(text) if text else url
+        cure = f": for a folder write 'file://{text}'" if text[:1] == "/" else ""
         raise InvalidArgument(
-            f"a store is named by a URL, for example 'file:///var/lib/jobs', not {shown!r}"
+            f"a store is named by a URL, for example 'file:///var/lib/jobs', not {shown!r}{cure}"
         )
     return text
 
@@ -146,6 +153,16 @@ class FolderGround:
         return self.words
 
 
+OF_LOCK = explained("store.lock()", "store.lock('jobs')", "name it, store.lock(.., ttl={value})")
+OF_READ_WRITE = explained(
+    "store.read_write()", "store.read_write('conf')", "name it, store.read_write(.., ttl={value})"
+)
+OF_SEMAPHORE = explained(
+    "store.semaphore()", "store.semaphore('gpu', 4)", "name it, store.semaphore(.., ttl={value})"
+)
+OF_BREAK = explained("store.break_()", "store.break_('jobs', 'its host is gone')")
+
+
 class FileStoreFace:
     """A store in files. `FileStore` and `AsyncFileStore` add how its locks are used."""
 
@@ -165,6 +182,9 @@ class FileStoreFace:
                 f"a store is named without a lock: {url.partition('#')[0]!r}; give the name to its "
                 "lock(), or the whole URL to Lock()"
             )
+        check_bool("shared", shared)
+        label_of(label)
+        seconds("ttl", ttl, zero=False)
         self.folder = lock_names.folder_of(url)
         self.url = lock_names.url_of(self.folder)
         self.kind, self.ttl, self.label, self.shared = kind, ttl, label, shared
@@ -194,9 +214,22 @@ class FileStoreFace:
             usual["kind"] = self.kind
             if self.ttl is not None:
                 usual["ttl"] = self.ttl
+                self._refuse_ttl(given)
         if "mode" in given:
             del usual["shared"]
         return usual | given
+
+    def _refuse_ttl(self, given: dict[str, object]) -> None:
+        """The ttl of `connect()` where locks are no leases. Raises InvalidArgument."""
+        kind = given.get("kind", self.kind)
+        if kind == "auto":
+            kind = choose(self.path("x"), self.ttl)[0]
+        if kind == "kernel" and "ttl" not in given:
+            raise InvalidArgument(
+                f"connect({self.url!r}, ttl={self.ttl:g}): a kernel lock takes no ttl, since the "
+                "kernel frees it with its holder, at once: give connect() kind='soft' as well, or "
+                "leave out the ttl"
+            )
 
     def _listed(self, prefix: str) -> list[str]:
         """The names of all locks that were ever taken here, in order."""
@@ -255,6 +288,7 @@ class NamedLocks:
         def read_write(self, name: str, **options: Any) -> ReadWriteLock: ...
         def semaphore(self, name: str, permits: int, **options: Any) -> Semaphore: ...
 
+    @explained("store.per()", "store.per('user-{user_id}')")
     def per(self, template: str, **options: Any) -> PerArguments:
         """`@store.per("user-{user_id}")`: a lock for each value of an argument. As `Lock.per`."""
         return args.PerArguments(
@@ -264,6 +298,7 @@ class NamedLocks:
             keep=bool(options.get("reentrant")),
         )
 
+    @explained("store.read_write_per()", "store.read_write_per('config-{name}')")
     def read_write_per(self, template: str, **options: Any) -> ReadWritePer:
         """`@store.read_write_per("config-{name}").reading()`. As `ReadWriteLock.per`."""
         return args.ReadWritePer(
@@ -274,6 +309,7 @@ class NamedLocks:
             keep=bool(options.get("reentrant")),
         )
 
+    @explained("store.semaphore_per()", "store.semaphore_per('gpu-{host}', 4)")
     def semaphore_per(self, template: str, permits: int, **options: Any) -> PerArguments:
         """`@store.semaphore_per("gpu-{host}", 4)`: so many permits for each value."""
         return args.PerArguments(
@@ -296,14 +332,17 @@ class FileStore(FileStoreFace, NamedLocks):
 
     __slots__ = ()
 
+    @OF_LOCK
     def lock(self, name: str, **options: Any) -> Lock:
         """One holder at a time. Options as of `Lock`: `wait`, `ttl`, `kind`, `label` ..."""
         return Lock(self.address(name), **self._options(options))
 
+    @OF_READ_WRITE
     def read_write(self, name: str, **options: Any) -> ReadWriteLock:
         """Many readers or one writer. Options as of `ReadWriteLock`."""
         return ReadWriteLock(self.address(name), **self._options(options))
 
+    @OF_SEMAPHORE
     def semaphore(self, name: str, permits: int, **options: Any) -> Semaphore:
         """`permits` holders at once. Options as of `Semaphore`."""
         return Semaphore(self.address(name), permits, **self._options(options, leased=False))
@@ -330,6 +369,7 @@ class FileStore(FileStoreFace, NamedLocks):
         mechanism = self.lock(name, **options)._mechanism
         return mechanism.waiters() if is_queued(mechanism) else None
 
+    @OF_BREAK
     def break_(self, name: str, reason: str, **options: Any) -> Holder | None:
         """Take a lock from its holder, who is told; who that was. Noted beside the lock.
 
@@ -410,9 +450,11 @@ class LeaseStoreFace:
         if kind != "auto":
             refuse_more(kind, given, shape)
             return opening.mechanism(self._site, kind, name, self._runtime, lease, label=label)
-        fair = given.pop("fair", None)
+        fair = given.pop("fair", ...)
+        if fair is not ...:
+            check_bool("fair", fair)
         delay = seconds("lock_delay", given.pop("lock_delay", None)) or 0.0
-        if fair:
+        if fair is True:
             self._site.refuse_lacking("queue", "fair=True")
         if delay:
             self._site.refuse_lacking("lock_delay", "lock_delay=")
@@ -427,7 +469,7 @@ class LeaseStoreFace:
             self._runtime,
             lease,
             label=label,
-            fair=fair is None or bool(fair),  # the best that the store can do
+            fair=fair is not False,  # the best that the store can do
             delay=delay,
             **shape,
         )
@@ -514,10 +556,12 @@ def prefix_of(given: object) -> str:
     return given
 
 
-def reason_of(given: object) -> str:
-    """Why an order is given, for its audit. Raises InvalidArgument."""
+def reason_of(given: object, of: str = "") -> str:
+    """Why an order is given, for its audit; one `of` this name needs it. Raises InvalidArgument."""
     if not isinstance(given, str) or not given.isprintable():
         raise InvalidArgument(f"reason must be a line of printable text, not {given!r}")
+    if of and not given.strip():
+        raise InvalidArgument(f"{of} needs a reason in words: it is noted, with who gave it")
     return given
 
 
@@ -551,6 +595,7 @@ class LeaseStore(LeaseStoreFace, NamedLocks):
 
     __slots__ = ()
 
+    @OF_LOCK
     def lock(
         self,
         name: str,
@@ -565,6 +610,7 @@ class LeaseStore(LeaseStoreFace, NamedLocks):
         made: Lock = self._made(Lock, name, options, wait, cancel, max_hold, reentrant)
         return made
 
+    @OF_READ_WRITE
     def read_write(
         self,
         name: str,
@@ -581,6 +627,7 @@ class LeaseStore(LeaseStoreFace, NamedLocks):
         )
         return made
 
+    @OF_SEMAPHORE
     def semaphore(
         self,
         name: str,
@@ -629,12 +676,13 @@ class LeaseStore(LeaseStoreFace, NamedLocks):
         seen = seen_of(self._site, name)
         return (len(state.waiters) if state else 0) + sum(len(each.line) for each in seen)
 
+    @OF_BREAK
     def break_(self, name: str, reason: str) -> Holder | None:
         """Take a lock from its holders, who are told; who that was. Noted in the store.
 
         The next token is above theirs, so guards at the data refuse what they still write.
         """
-        return broken(self._site, sites.checked(name), reason_of(reason))
+        return broken(self._site, sites.checked(name), reason_of(reason, "break_"))
 
     def bump(self, name: str, least: int = 0, reason: str = "") -> int:
         """Raise the token of a name, to `least` at the least, and answer it.

@@ -6,16 +6,19 @@ his value in it. Nothing here is loaded before a call went wrong.
 
 from __future__ import annotations
 
-from .core import mask
-from .core.errors import UnknownArgument
+from .core import mask, nearest
+from .core.errors import InvalidArgument, UnknownArgument
 from .runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import difflib
     import inspect
+    import opcode
     from collections.abc import Callable, Iterable, Mapping
+    from types import FrameType
 else:
+    opcode = fork.later("opcode", globals())
     difflib = fork.later("difflib", globals())
     inspect = fork.later("inspect", globals())
 
@@ -82,6 +85,10 @@ CURES: Mapping[str, str] = {
     "raise_on_not_writable_file": "leave it out: a file that may only be read is locked as well",
 }
 OF_FILE = ("exclusive", "wait", "cancel", "max_hold", "notify")  # of Lock.on_file()
+_OF_LOCK = frozenset(  # alone: no call of a lock takes it
+    "kind label reentrant exclusive max_hold record cleanup mode shared fair ttl heartbeat margin "
+    "strict notify singleton".split()
+)
 _FLAGS = frozenset({"blocking", "block", "nonblocking", "non_blocking", "nowait", "no_wait"})
 
 
@@ -115,9 +122,18 @@ def unknown(call: str, given: Mapping[str, object], known: Iterable[str] = ()) -
     accepted = tuple(known)
     parts = []
     for name, value in given.items():
-        words = cure(name, value, accepted)
+        words = _elsewhere(call, name, value, accepted) or cure(name, value, accepted)
         parts.append(f"{name}={_shown(value, name)}" + (f": {words}" if words else ""))
     return UnknownArgument(f"{call} takes no {'; and no '.join(parts)}")
+
+
+def _elsewhere(call: str, name: str, given: object, known: Iterable[str]) -> str:
+    """Where an argument belongs that another call of ours takes; "" for none."""
+    if call == "acquire()" and name in _OF_LOCK:
+        return f"give it to the lock, as in Lock(.., {name}={_shown(given, name)})"
+    if name == "exclusive" and call.endswith("ReadWriteLock()"):
+        return "use .reading() or .writing()"
+    return _PATH if name == "name" and "path" in known else ""
 
 
 def of_try(call: str, given: Mapping[str, object]) -> UnknownArgument:
@@ -161,7 +177,109 @@ def of_call(
     if missing:
         shown = {"path": "'build.lock'", "permits": "4"}
         example = ", ".join(shown.get(each.name, each.name) for each in places)
+        if "permits" in missing and given and type(given[0]) is int:
+            return of_turned(given[0], "x.lock", name)
         return UnknownArgument(
             f"{name}() needs {' and '.join(missing)}: for example {name}({example})"
         )
     return None
+
+
+def of_function(
+    function: Callable[..., object],
+    call: str,
+    given: tuple[object, ...],
+    options: Mapping[str, object],
+    example: str,
+    more: str,
+    others: str,
+) -> UnknownArgument | None:
+    """Why a function refused these arguments, as `described.explained` says it; None for none."""
+    parameters = list(inspect.signature(function).parameters.values())
+    if parameters[0].name in ("self", "cls"):
+        del parameters[0]
+        given = given[1:]
+    known = [each.name for each in parameters if each.kind is not each.VAR_KEYWORD]
+    if len(known) == len(parameters) and (strange := {*options} - {*known}):
+        return nearest.strange(call, {key: options[key] for key in sorted(strange)}, known)
+    places = [each for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+    if surplus := given[len(places) :]:
+        takes = ", ".join(each.name for each in places)
+        cure = more if type(surplus[0]) in (int, float) else others or more
+        listed = ", ".join(map(_shown, given))
+        cure = cure.format(value=_shown(surplus[0]), all=listed) or f"for example {example}"
+        shown = ", ".join(map(_shown, surplus))
+        return UnknownArgument(f"{call} takes {takes} by position, and not {shown}: {cure}")
+    missing = [
+        each.name
+        for each in places[len(given) :]
+        if each.default is each.empty and each.name not in options
+    ]
+    if missing:
+        return UnknownArgument(f"{call} needs {' and '.join(missing)}: for example {example}")
+    return None
+
+
+# What other libraries export -> what it is here.
+NAMES: Mapping[str, str] = {
+    **dict.fromkeys(
+        "FileLock SoftFileLock UnixFileLock BaseFileLock".split(),
+        "use Lock, or lifehold.compat.filelock",
+    ),
+    "AsyncFileLock": "use AsyncLock, or lifehold.compat.filelock",
+    "RLock": "it is Lock(.., reentrant=True)",
+    **dict.fromkeys("RWLock InterProcessReaderWriterLock".split(), "it is ReadWriteLock"),
+    **dict.fromkeys("InterProcessLock Mutex LockFile NamedLock lock lockfile".split(), "use Lock"),
+    **dict.fromkeys("RedLock Redlock".split(), "it is connect(quorum=[URL, URL, URL])"),
+    **dict.fromkeys(
+        "TimeoutError LockTimeout timeout LockException AlreadyLocked LockError".split(),
+        "it is Timeout; one try that found it held raises WouldBlock, and both are NotAcquired",
+    ),
+    "LockNotOwnedError": "it is NotHeld, or LeaseLost",
+    "BoundedSemaphore": "it is Semaphore, whose leases release what they hold and no more",
+    "acquire": "it is Lock(path).acquire()",
+    "AsyncLockAll": "it is alock_all",
+}
+
+
+def of_name(name: str, caller: FrameType) -> AttributeError | ImportError:
+    """The error for a name that `lifehold` has not; of the kind that shows its words.
+
+    `from lifehold import NAME` would put words of its own in the place of an AttributeError.
+    """
+    text = f"lifehold has no {name}: {NAMES[name]}"
+    at = caller.f_code.co_code[caller.f_lasti]
+    if opcode.opname[at] == "IMPORT_FROM":
+        return ImportError(text, name="lifehold")
+    return AttributeError(text)
+
+
+def of_path(given: object) -> InvalidArgument:
+    """The error for what is no path of a lock file."""
+    shown = repr(given) if callable(given) else f"{type(given).__name__} {given!r}"
+    cure = ""
+    if isinstance(given, bytes):
+        cure = ": give os.fsdecode(that)"
+    elif hasattr(given, "acquire") or hasattr(given, "acquire_read"):
+        cure = ": give lock.path"
+    elif callable(given):
+        cure = ": to decorate a function name a lock file, as in @Lock('build.lock')"
+    elif hasattr(given, "fileno") or (isinstance(given, int) and not isinstance(given, bool)):
+        cure = ": for an open file Lock.on_file(file)"
+    return InvalidArgument(f"path must be a str or an os.PathLike of str, not {shown}{cure}")
+
+
+def of_mode(given: object) -> InvalidArgument:
+    """The error for what are no rights of a file: 644 and "0644" are meant in octal."""
+    digits = given if isinstance(given, str) else repr(given) if type(given) is int else ""
+    digits = digits.removeprefix("0o").lstrip("0")
+    octal = 0 < len(digits) <= 3 and not digits.strip("01234567")
+    cure = f": write 0o{digits}" if octal else ""
+    return InvalidArgument(f"mode must be a file mode from 0 to 0o777, not {given!r}{cure}")
+
+
+def of_turned(permits: object, path: object, name: str = "Semaphore") -> UnknownArgument:
+    """The error for a semaphore whose number of permits was given first."""
+    return UnknownArgument(
+        f"{name}() takes the path first, then the permits: {name}({path!r}, {permits!r})"
+    )

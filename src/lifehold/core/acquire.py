@@ -15,6 +15,7 @@ from __future__ import annotations
 from . import events
 from .deadline import FIRST_NOTICE as FIRST
 from .deadline import NEVER, next_gap
+from .errors import InvalidArgument
 from .grant import Grant, Held
 from .ports import is_queued
 
@@ -232,16 +233,27 @@ class Cancel:
         return self._cancelled
 
     def cancel(self) -> None:
-        """End every wait that uses this token."""
+        """End every wait that uses this token. Raises the first error, when all have been told."""
         self._cancelled = True
+        first: BaseException | None = None
         for callback in self._callbacks.copy():
-            callback()
+            try:
+                callback()
+            except BaseException as error:  # noqa: BLE001 - raised when the others are told
+                first = first or error
+        if first is not None:
+            raise first
 
     def attach(self, callback: Callable[[], None]) -> None:
         """Call `callback` on cancel, at once if that has happened.
 
-        It must be quick and safe to repeat.
+        It must be quick and safe to repeat. Raises InvalidArgument for what cannot be called.
         """
+        if not callable(callback):
+            raise InvalidArgument(
+                f"callback must be callable, not {type(callback).__name__} {callback!r}: give the "
+                "function, which is called without arguments"
+            )
         self._callbacks.append(callback)
         if self._cancelled:  # looked at after the append, so a cancel in between is not missed
             callback()

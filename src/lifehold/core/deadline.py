@@ -9,13 +9,13 @@ L8  A lease holder's own deadline lies a margin before the instant at which anyo
 
 from __future__ import annotations
 
-from .errors import InvalidArgument
+from .errors import InvalidArgument, UnknownArgument
 from .value import value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from typing import Any, Never
 
 NEVER = float("inf")
 LONGEST = 100 * 365 * 86400.0  # seconds; what is longer is a mistake of units
@@ -103,9 +103,25 @@ def seconds(what: str, given: Any, *, zero: bool = True) -> float | None:
             f"{_instead(what, given)}"
         )
     if not 0 <= given <= LONGEST or (given == 0 and not zero):  # also catches NaN and infinity
-        least = "0 or more" if zero else "more than 0"
-        raise InvalidArgument(f"{what} must be {least} and finite, in seconds, not {given!r}")
+        raise _no_length(what, given, zero)
     return float(given)
+
+
+def _no_length(what: str, given: float, zero: bool) -> InvalidArgument:
+    """The error for a number that is no length of time, or one that nobody means."""
+    try:
+        shown = repr(given)
+    except ValueError:  # an int of more digits than Python writes
+        shown = "a number of thousands of digits"
+    shown = shown if len(shown) <= 40 else f"{shown[:20]}... of {len(shown)} digits"
+    if given > 0 and given != NEVER:
+        return InvalidArgument(
+            f"{what} must be at most 100 years, {LONGEST:.0f} seconds, not {shown}: seconds are "
+            f"meant{'; wait=None waits until the lock is ours' if what == 'wait' else ''}"
+        )
+    least = "0 or more" if zero else "more than 0"
+    more = ": wait=None waits until the lock is ours" if what == "wait" else ""
+    return InvalidArgument(f"{what} must be {least} and finite, in seconds, not {shown}{more}")
 
 
 def _instead(what: str, given: object) -> str:
@@ -114,6 +130,11 @@ def _instead(what: str, given: object) -> str:
     if what == "wait" and isinstance(given, bool):
         how = "None waits until the lock is ours" if given else "0 is one try"
         return f": wait={how}"
+    if isinstance(given, str):
+        try:
+            return f": give {what}={float(given):g}" if 0 <= float(given) <= LONGEST else ""
+        except ValueError:
+            pass
     return ""
 
 
@@ -157,19 +178,29 @@ class Backoff:
         self,
         first: float = 0.002,
         longest: float = 0.25,
-        *,
+        *more: Never,
         growth: float = 2.0,
         jitter: float = 0.5,
         random: Callable[[], float] | None = None,
+        **unknown: Never,
     ) -> None:
-        if not 0 < first <= longest:
+        if unknown or more:
+            raise _strange_pauses(more, unknown)
+        _length("first", first)
+        _length("longest", longest)
+        if not 0 < first <= longest <= LONGEST:
             raise InvalidArgument(
                 f"Backoff needs 0 < first <= longest, in seconds, not {first!r}, {longest!r}"
             )
-        if not growth >= 1:
-            raise InvalidArgument(f"growth must be 1 or more, not {growth!r}")
-        if not 0 <= jitter <= 1:
+        if not 1 <= _length("growth", growth) < NEVER:
+            raise InvalidArgument(f"growth must be 1 or more and finite, not {growth!r}")
+        if not 0 <= _length("jitter", jitter) <= 1:
             raise InvalidArgument(f"jitter must lie in 0 ... 1, not {jitter!r}")
+        if random is not None and not callable(random):
+            raise InvalidArgument(
+                f"random must be a function that gives numbers in [0, 1), not {random!r}: hand on "
+                "random.random, not random.random()"
+            )
         self.first, self.longest, self.growth, self.jitter = first, longest, growth, jitter
         self.random = random
 
@@ -178,11 +209,51 @@ class Backoff:
         random = self.random or _system_random()
         pause = self.first
         while True:
-            yield pause * (1 - self.jitter * random())
+            drawn = random()
+            if not 0 <= _length("what random() gives", drawn) <= 1:
+                raise InvalidArgument(f"random must give numbers in [0, 1), not {drawn!r}")
+            yield pause * (1 - self.jitter * drawn)
             pause = min(pause * self.growth, self.longest)
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self) -> Never:
+            raise UnknownArgument(
+                "a Backoff is not iterated itself: use .pauses(), one for each wait"
+            )
+
+        __next__ = __iter__
 
     def __repr__(self) -> str:
         return f"Backoff({self.first}, {self.longest}, growth={self.growth}, jitter={self.jitter})"
+
+
+# What other libraries call it.
+_ALIKE = {
+    **dict.fromkeys("base initial start delay min minimum min_delay base_delay".split(), "first"),
+    **dict.fromkeys("cap max maximum max_delay max_value limit".split(), "longest"),
+    **dict.fromkeys("factor multiplier exponent exp_base rate".split(), "growth"),
+    **dict.fromkeys("rng rand".split(), "random"),
+}
+
+
+def _strange_pauses(more: tuple[object, ...], unknown: dict[str, Never]) -> UnknownArgument:
+    from .nearest import strange  # a call went wrong
+
+    if unknown:
+        known = "first", "longest", "growth", "jitter", "random"
+        return strange("Backoff()", unknown, known, _ALIKE)
+    given = ", ".join(map(repr, more))
+    return UnknownArgument(
+        f"Backoff() takes first, longest by position, and not {given}: name it, growth={more[0]!r}"
+    )
+
+
+def _length(what: str, given: object) -> float:
+    """`given`, if it is a number. Raises InvalidArgument."""
+    if isinstance(given, bool) or not isinstance(given, (int, float)):
+        raise InvalidArgument(f"{what} must be a number, not {type(given).__name__} {given!r}")
+    return given
 
 
 def _system_random() -> Callable[[], float]:

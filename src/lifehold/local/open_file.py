@@ -292,6 +292,9 @@ def _descriptor(file: object) -> int:
     try:
         number = file.fileno()  # type: ignore[attr-defined]
     except (AttributeError, ValueError, OSError) as error:
+        if getattr(file, "closed", False) is True:
+            named = f"file {getattr(file, 'name', file)!r}"
+            raise InvalidArgument(f"{named} is closed: open it again") from error
         raise InvalidArgument(
             f"file must be an open file or the number of a descriptor, not {file!r}: for a path "
             "use Lock(path) or locked_file(path)"

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 
-from ..core.errors import UnknownArgument
+from ..core import nearest
+from ..core.errors import InvalidArgument, UnknownArgument
+from ..described import DescribedLock, explained
 from ..lock import check_bool, lock_path
 from ..registry import is_store
 from . import clear as removing
@@ -17,11 +19,13 @@ from . import who as asking
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Never
 
     from .answer import ClearOutcome, LockAnswer
 
 
+@explained("look()", "look('build.lock')")
 def look(path: str | os.PathLike[str]) -> LockAnswer:
     """What is known of the lock at `path`: `state` is held, free, suspect or stale.
 
@@ -35,6 +39,7 @@ def look(path: str | os.PathLike[str]) -> LockAnswer:
     return asking.who(where, where, plain=True)
 
 
+@explained("clear()", "clear('build.lock')", others="one lock a call")
 def clear(path: str | os.PathLike[str], *, dry_run: bool = False, **unknown: Never) -> ClearOutcome:
     """Remove the lock at `path` if its holder is proven dead; what became of it, and why.
 
@@ -44,6 +49,8 @@ def clear(path: str | os.PathLike[str], *, dry_run: bool = False, **unknown: Nev
 
     Raises what `look` raises.
     """
+    if unknown and "force" not in unknown:
+        raise nearest.strange("clear()", unknown, ("dry_run", "path"), _ALIKE)
     if unknown:
         raise UnknownArgument(
             f"clear() takes no {', '.join(f'{key}={unknown[key]!r}' for key in unknown)}: "
@@ -54,6 +61,15 @@ def clear(path: str | os.PathLike[str], *, dry_run: bool = False, **unknown: Nev
     return removing.clear(_where(path), dry_run=dry_run)
 
 
+_ALIKE: Mapping[str, str] = {
+    **dict.fromkeys("dry dryrun simulate check noop no_act".split(), "dry_run")
+}
+
+
 def _where(path: str | os.PathLike[str]) -> str:
     given = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if isinstance(given, DescribedLock):
+        raise InvalidArgument(
+            f"path must be a str or an os.PathLike of str, not {given!r}: give lock.path"
+        )
     return given if is_store(given) else lock_path(given)

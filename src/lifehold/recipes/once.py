@@ -10,15 +10,24 @@ kernel, without polling; the folder beside it (recipes/once_results.py) hands th
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, overload
 
 from ..core.deadline import seconds
-from ..core.errors import InvalidArgument, LeaseLost, LifeholdError, NotHeld, UnsafeGround
+from ..core.errors import (
+    InvalidArgument,
+    LeaseLost,
+    LifeholdError,
+    NotHeld,
+    UnknownArgument,
+    UnsafeGround,
+)
 from ..decorated import is_coroutine_function, refuse_generators
+from ..described import DescribedLock, explained
 from ..lease import BlockEntry, part
 from ..local import lock_names
 from ..local.handles import files_for
-from ..lock import Lock, lock_path
+from ..lock import Lock, LockFace, lock_path
 from ..runtime import fork
 from .once_results import (
     FAILURE,
@@ -37,14 +46,15 @@ from .once_results import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import dis
     import functools
     import logging
     from collections.abc import Callable
-    from types import EllipsisType
+    from types import EllipsisType, FrameType
     from typing import ParamSpec, TypeVar
 
+    from .. import words
     from ..lease import Holding
-    from ..lock import LockFace
     from . import once_results
     from .once_results import OnceRun
 
@@ -53,6 +63,8 @@ if TYPE_CHECKING:
     Name = str | os.PathLike[str]
 else:
     once_results = fork.later("lifehold.recipes.once_results", globals())
+    words = fork.later("lifehold.words", globals())
+    dis = fork.later("dis", globals())
     functools = fork.later("functools", globals())
     logging = fork.later("logging", globals())
 
@@ -65,13 +77,14 @@ def once(name: Name, fn: Callable[[], R], **rules: Any) -> R: ...
 
 @overload
 def once(
-    name: Name | Callable[..., Name], fn: None = None, **rules: Any
+    name: Name | Callable[..., Name], **rules: Any
 ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
 
+@explained("once()", "once('./build', build)", "name it, for example once(.., keep={value})")
 def once(
     name: Name | Callable[..., Name],
-    fn: Callable[[], object] | None = None,
+    fn: Callable[[], object] | EllipsisType = ...,
     *,
     keep: float | None | EllipsisType = ...,
     keep_failure: float | None = 0.0,
@@ -99,13 +112,14 @@ def once(
     Not promised: that `fn` never runs twice. A process that is killed between the end of `fn` and
     its result being on disk leaves a run that is made again.
     """
+    refuse_strange("once()", options)
     codec = Codec(dump, load, limit)
 
     def rules(of: object) -> OnceRules:
         return OnceRules(of, keep, keep_failure, unless, codec, options)
 
-    if fn is None:
-        return decorator(name, lambda of, call: _once(rules(of), call))
+    if fn is ...:
+        return decorator("once", name, lambda of, call: _once(rules(of), call))
     refuse_function(fn, coroutine=False)
     return _once(rules(name), fn)
 
@@ -189,10 +203,6 @@ class OnceRules:
         codec: Codec,
         options: dict[str, Any],
     ) -> None:
-        for name in NOT_HERE:
-            if name in options:
-                raise InvalidArgument(f"once takes no {name}=: one run at a time is what it is")
-        refuse_session(options.get("kind"))
         if unless is not None and not callable(unless):
             raise InvalidArgument(f"unless must be callable, not {unless!r}")
         if keep is ...:  # what `unless` looks at knows better than a result that was kept
@@ -290,6 +300,26 @@ class OnceAttempt:
             self.run.withdraw()
 
 
+OWN = frozenset({"keep", "keep_failure", "unless", "dump", "load", "limit"})
+
+
+def refuse_strange(call: str, options: dict[str, object]) -> None:
+    """What no run can be made with, told before any is. Raises InvalidArgument."""
+    for name in NOT_HERE:
+        if name in options:
+            raise InvalidArgument(f"once takes no {name}=: one run at a time is what it is")
+    for name in ("args", "kwargs"):
+        if name in options:
+            raise UnknownArgument(
+                f"{call} takes no {name}=: fn is called without arguments; give a function that "
+                "hands them on, for example lambda: f(1)"
+            )
+    known = {*(LockFace.__init__.__kwdefaults__ or ())} - {*NOT_HERE}
+    if strange := {key: options[key] for key in options if key not in known}:
+        raise words.unknown(call, strange, known | OWN)
+    refuse_session(options.get("kind"))
+
+
 def name_and_path(given: object) -> tuple[str, str]:
     """(what to call it, the path of its lock file), of a plain name or a path."""
     if isinstance(given, os.PathLike):  # a path, never a plain name
@@ -297,8 +327,10 @@ def name_and_path(given: object) -> tuple[str, str]:
         if isinstance(given, str) and given and "/" not in given:
             given = f"./{given}"
     if not isinstance(given, str):
+        cure = ": give lock.path" if isinstance(given, DescribedLock) else ""
         raise InvalidArgument(
-            f"name must be a str or an os.PathLike of str, not {type(given).__name__} {given!r}"
+            f"name must be a str or an os.PathLike of str, not {type(given).__name__} "
+            f"{given!r}{cure}"
         )
     path = lock_names.address(given).path
     return lock_names.shown(given), path if lock_names.is_store(path) else lock_path(path)
@@ -333,19 +365,31 @@ def named(kind: type[Any], rules: OnceRules) -> Any:
 
 
 def decorator(
-    name: Any, run: Callable[[object, Callable[[], object]], object], *, coroutine: bool = False
+    face: str,
+    name: Any,
+    run: Callable[[object, Callable[[], object]], object],
+    *,
+    coroutine: bool = False,
 ) -> object:
     """`@once(name)`: each call of the function is one `once`."""
+    if isinstance(name, DescribedLock) or not (
+        callable(name) or isinstance(name, str | os.PathLike)
+    ):
+        name_and_path(name)  # told when it is decorated
+    refuse_bare(face, name)
 
-    def decorate(function: Callable[..., object]) -> Callable[..., object]:
+    def decorate(*given: Any, **options: object) -> Callable[..., object]:
+        if len(given) != 1 or options or not callable(given[0]):
+            raise _bare(face, name)
+        function = given[0]
         refuse_function(function, coroutine=coroutine)
 
         def called(*args: object, **kwargs: object) -> object:
             if (args or kwargs) and not callable(name):
                 raise InvalidArgument(
-                    f"@once({name!r}) on {function.__name__!r}, which was called with arguments: "
+                    f"@{face}({name!r}) on {function.__name__!r}, which was called with arguments: "
                     "their results would be one. Give a name of the arguments: "
-                    f"@once(lambda version: f'build-{{version}}')"
+                    f"@{face}(lambda version: f'build-{{version}}')"
                 )
             of = name(*args, **kwargs) if callable(name) else name
             return run(of, lambda: function(*args, **kwargs))
@@ -356,10 +400,43 @@ def decorator(
     return decorate
 
 
+def refuse_bare(face: str, name: object) -> None:
+    """`@once` without a name, as far as it shows before the function is called."""
+    if isinstance(name, staticmethod | classmethod | property) or is_coroutine_function(name):
+        raise _bare(face, name)
+    code = getattr(name, "__code__", None)
+    if code is None or code.co_name == "<lambda>":
+        return
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lifehold."):
+        frame = frame.f_back
+    if _is_stored_as(frame, code.co_name):
+        raise _bare(face, name)
+
+
+def _is_stored_as(frame: FrameType, name: str) -> bool:
+    """Whether the answer of the call that `frame` makes now is to be known as `name`.
+
+    So it is when `name` is decorated; a function that makes names is not replaced by a decorator.
+    """
+    steps = dis.get_instructions(frame.f_code)
+    after = next((each for each in steps if each.offset > frame.f_lasti), None)
+    return after is not None and after.opname.startswith("STORE_") and after.argval == name
+
+
+def _bare(face: str, name: object) -> InvalidArgument:
+    shown = getattr(name, "__name__", name)
+    if isinstance(shown, str) and shown.isidentifier():
+        return InvalidArgument(f"{face} takes a name first: @{face}('./{shown}')")
+    return InvalidArgument(f"@{face}(NAME) decorates one function, which stands below it")
+
+
 def refuse_function(function: object, *, coroutine: bool) -> None:
     """Raises InvalidArgument for what cannot be run by this face."""
     if not callable(function):
-        raise InvalidArgument(f"fn must be callable, not {type(function).__name__} {function!r}")
+        cure = ": hand on build, not build()" if function is None else ""
+        shown = function if function is None else f"{type(function).__name__} {function!r}"
+        raise InvalidArgument(f"fn must be callable, not {shown}{cure}")
     refuse_generators(function)
     if is_coroutine_function(function) and not coroutine:
         raise _is_coroutine(function)

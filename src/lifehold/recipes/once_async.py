@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from ..aio import AsyncLock
 from ..core.errors import LeaseLost, NotHeld
+from ..described import explained
 from ..lease import BlockEntry, part
 from ..runtime.eventloop import EVENT_LOOP
-from .once import OnceAttempt, OnceRules, decorator, named, refuse_function
+from .once import OnceAttempt, OnceRules, decorator, named, refuse_function, refuse_strange
 from .once_results import LIMIT, Codec
 
 if TYPE_CHECKING:
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
 async def aonce(name: Name, fn: Callable[[], Awaitable[R]], **rules: Any) -> R: ...
 @overload
 def aonce(
-    name: Name | Callable[..., Name], fn: None = None, **rules: Any
+    name: Name | Callable[..., Name], **rules: Any
 ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]: ...
+@explained("aonce()", "aonce('./build', build)", "name it, for example aonce(.., keep={value})")
 def aonce(
     name: Name | Callable[..., Name],
-    fn: Callable[[], object] | None = None,
+    fn: Callable[[], object] | EllipsisType = ...,
     *,
     keep: float | None | EllipsisType = ...,
     keep_failure: float | None = 0.0,
@@ -53,13 +55,14 @@ def aonce(
 
     Raises what `once` raises.
     """
+    refuse_strange("aonce()", options)
     codec = Codec(dump, load, limit)
 
     def rules(of: object) -> OnceRules:
         return OnceRules(of, keep, keep_failure, unless, codec, options)
 
-    if fn is None:
-        return decorator(name, lambda of, call: _once(rules(of), call), coroutine=True)
+    if fn is ...:
+        return decorator("aonce", name, lambda of, call: _once(rules(of), call), coroutine=True)
     refuse_function(fn, coroutine=True)
     return _once(rules(name), fn)
 

@@ -11,6 +11,7 @@ import sys
 from _contextvars import ContextVar
 from itertools import count
 
+from ..core.errors import InvalidArgument
 from . import fork, native
 
 TYPE_CHECKING = False
@@ -183,6 +184,10 @@ def current_token(name: str | None = None) -> int | None:
     `name`: of the lease whose token is wanted, when several are held. Follows `contextvars`: a task
     sees the leases of the code that started it. Does not look at the lock; `lease.check()` does.
     """
+    given: object = name
+    if given is not None and not isinstance(given, str | os.PathLike):
+        cure = ": give lock.path" if hasattr(name, "acquire") else ""
+        raise InvalidArgument(f"name must be a str or None, not {type(name).__name__}{cure}")
     link = current.get()
     while link is not None:
         grant: Grant = link[0]

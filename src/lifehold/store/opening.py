@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from importlib import metadata
     from typing import Any
 
+    from ..core import nearest
     from ..core.deadline import Terms
     from ..core.ports import Mechanism, Runtime
 else:
+    nearest = fork.later("lifehold.core.nearest", globals())
     metadata = fork.later("importlib.metadata", globals())
 
 DEFAULT_TTL = 30.0  # seconds
+OF_ALL = ("label", "ttl")  # what each store is given besides its own options
 LONGEST_TTL = 86400.0 * 365
 _sites: dict[tuple[str, tuple[tuple[str, object], ...]], Site] = {}
 
@@ -40,7 +43,7 @@ def _forget() -> None:
 def memory(url: str, **options: object) -> Site:
     """`memory://` and `memory://NAME`."""
     if options:
-        raise InvalidArgument(f"memory:// takes no options, not {', '.join(options)}")
+        raise nearest.strange("memory://", options, OF_ALL)
     return Site(url, backend := named(url.partition("://")[2]), backend)
 
 
@@ -76,10 +79,12 @@ def opener(url: str, known: dict[str, str]) -> Opener:
     offered = {point.name: point for point in metadata.entry_points(group="lifehold.stores")}
     if scheme in offered:
         return _as_opener(offered[scheme].load())
-    there = ", ".join(sorted({"file", *known, *offered}))
+    schemes = sorted({"file", *known, *offered})
+    meant = nearest.nearest(scheme.lower(), schemes)
     raise InvalidArgument(
         f"{printable(masked_urls(url))!r} is a URL, and there is no store for "
-        f"{printable(scheme)!r} here; there is one for: {there}"
+        f"{printable(scheme)!r} here; there is one for: {', '.join(schemes)}"
+        + (f"; did you mean {meant}://?" if meant else "")
     )
 
 
@@ -106,7 +111,10 @@ def lock(
         )
     opener(url, known)  # there is such a store
     if kind not in ("auto", "session"):
-        raise InvalidArgument(f"kind={kind!r} is for locks in files: a lock in a store is a lease")
+        raise InvalidArgument(
+            f"kind={kind!r} is for locks in files: a lock in a store is a lease, or in PostgreSQL "
+            "of kind='session'"
+        )
     if not isinstance(label, str):
         raise InvalidArgument(f"label must be a str, not {type(label).__name__} {label!r}")
     for option in ("cleanup", "shared", "strict", "mode"):

@@ -44,12 +44,14 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
     from typing import Any, TypeVar
 
+    from ...core import nearest
     from ...core.backend import Order, Renewal, Request, StoreHolder
     from ...core.owner import LifeVerdict
     from .. import check_report as reports
 
     T = TypeVar("T")
 else:
+    nearest = fork.later("lifehold.core.nearest", globals())
     reports = fork.later("lifehold.store.check_report", globals(), "reports")
     sqlite3 = fork.later("sqlite3", globals())
 
@@ -449,9 +451,8 @@ def opened(url: str, **options: Any) -> Site:
     except TypeError as error:
         raise InvalidArgument(f"an option of sqlite:// cannot be {error}") from error
     if given:
-        raise InvalidArgument(
-            f"sqlite:// takes busy_timeout, synchronous and shared, not {', '.join(given)}"
-        )
+        known = "busy_timeout", "synchronous", "shared", "label", "ttl"
+        raise nearest.strange("sqlite://", given, known)
     key = path, busy, synchronous, shared
     fork.here()
     with fork.gate:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from .aio import AsyncLock, AsyncReadWriteLock, AsyncSemaphore
 from .core.backend import NoReply, Unreachable
+from .described import ASYNC
 from .runtime import fork
 from .runtime.blocking import finish
 from .runtime.eventloop import EVENT_LOOP
@@ -120,6 +121,12 @@ class AsyncFileStore(FileStoreFace, AsyncNamedLocks):
     async def close(self) -> None:
         """Nothing is kept open between two calls: for `async with` alike."""
 
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC
+
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC
+
     async def __aenter__(self) -> AsyncFileStore:
         return self
 
@@ -214,6 +221,12 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
     async def close(self) -> None:
         """Give back what nobody uses now. Leases in hand stay; what is asked later opens anew."""
         await EVENT_LOOP.in_thread(self._site.close, lambda _: None)
+
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC
+
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC
 
     async def __aenter__(self) -> AsyncLeaseStore:
         return self

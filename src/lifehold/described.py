@@ -12,6 +12,7 @@ import os
 from _weakref import ref
 from abc import ABCMeta
 
+from .core.deadline import seconds
 from .core.errors import InvalidArgument
 from .runtime import fork
 
@@ -124,12 +125,67 @@ class OtherFace:
         self._words = words
 
     def __get__(self, one: object, kind: type) -> object:
-        raise WrongFace(f"{kind.__name__}: {self._words}")
+        text = self._words
+        if "{other}" in text:
+            text = text.replace("{other}", _twin(one, kind))
+        raise WrongFace(f"{kind.__name__}: {text}")
+
+
+class Foreign(OtherFace):
+    """A member that locks of other libraries have: says what does the same here."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str, words: str) -> None:
+        super().__init__(words)
+        self._name = name
+
+    def __get__(self, one: object, kind: type) -> object:
+        raise AttributeError(f"{kind.__name__} has no {self._name}: {self._words}")
 
 
 ABSENT = OtherFace("it has none")
-ASYNC = OtherFace("it is for tasks: write `async with`; for plain code use the blocking Lock")
-PLAIN = OtherFace("it blocks a thread: write `with`; in a coroutine use the async form, AsyncLock")
+ASYNC = OtherFace("it is for tasks: write `async with`; for plain code use the blocking {other}")
+PLAIN = OtherFace("it blocks a thread: write `with`; in a coroutine use the async form, {other}")
+ASYNC_LEASE = OtherFace("it is for tasks: write `async with`")
+PLAIN_LEASE = OtherFace(
+    "it is of a blocking lock: write `with`; in a coroutine `async with` an {other}"
+)
+# What stands for the same in plain code, and in coroutines.
+_TWINS = {
+    "Lock": "AsyncLock",
+    "Semaphore": "AsyncSemaphore",
+    "ReadWriteBlock": "AsyncReadWriteLock",
+    "ReadWriteLease": "AsyncReadWriteLock",
+    "SlotLease": "AsyncSemaphore",
+    "Lease": "AsyncLock",
+    "All": "lifehold.alock_all",
+    "AllAttempt": "lifehold.alock_all",
+    "LeaseGroup": "lifehold.alock_all",
+    "LockedFile": "lifehold.alocked_file",
+    "LeaseStore": "`await aconnect(URL)`",
+    "FileStore": "`await aconnect(URL)`",
+    "AsyncLeaseStore": "connect(URL)",
+    "AsyncFileStore": "connect(URL)",
+    "LockSide": "AsyncReadWriteLock",
+    "AsyncLockSide": "ReadWriteLock",
+    "AsyncLock": "Lock",
+    "AsyncSemaphore": "Semaphore",
+    "AsyncReadWriteBlock": "ReadWriteLock",
+    "AsyncAll": "lifehold.lock_all",
+    "AsyncAllAttempt": "lifehold.lock_all",
+    "AsyncLeaseGroup": "lifehold.lock_all",
+    "AsyncLockedFile": "lifehold.locked_file",
+}
+
+
+def _twin(one: object, kind: type) -> str:
+    """What has the other face: of the same shape, of the same store."""
+    owner = getattr(one, "_side", None) or getattr(getattr(one, "_take", None), "__self__", one)
+    names = [each.__name__ for each in (*kind.__mro__, *type(owner).__mro__)]
+    if "://" in str(getattr(owner, "path", "")):
+        return "connect(URL)" if names[0].startswith("Async") else "`await aconnect(URL)`"
+    return next((_TWINS[name] for name in names if name in _TWINS), "form")
 
 
 class DescribedLock:
@@ -218,3 +274,66 @@ def _refuse_others(
         "leave out singleton=True for an object of its own",
         name=path,
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# What the options of a lock may be.
+
+
+SOONEST = 0.1  # seconds until who waits is first told, at the least
+
+
+def notify_of(given: object) -> float | bool:
+    """When the wait of a lock is first told. Raises InvalidArgument."""
+    if given is False:
+        return False
+    if given is True or not isinstance(given, int | float) or not given >= SOONEST:
+        raise InvalidArgument(
+            f"notify must be None (waiters are told after 2 s), {SOONEST} seconds or more until "
+            f"the first time, or False (told at the level DEBUG alone), not {given!r}"
+        )
+    return seconds("notify", given) or False
+
+
+def check_flags(given: dict[str, Any]) -> None:
+    """What is True or False, and `cancel`. Raises InvalidArgument."""
+    for name in ("reentrant", "exclusive", "record", "cleanup", "shared", "fair", "strict"):
+        check_bool(name, given[name])
+    if given["self"]._in_loop and given["cancel"] is not None:
+        raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
+    check_cancel(given["cancel"])
+
+
+def check_bool(name: str, given: object) -> None:
+    """Raises InvalidArgument for what is neither True nor False."""
+    if type(given) is not bool:
+        raise InvalidArgument(f"{name} must be True or False, not {type(given).__name__} {given!r}")
+
+
+def check_cancel(given: object) -> None:
+    """Raises InvalidArgument for what cannot end a wait."""
+    if isinstance(given, type):
+        raise InvalidArgument("cancel must be a lifehold.Cancel object: write cancel=Cancel()")
+    if given is not None and not (hasattr(given, "attach") and hasattr(given, "cancelled")):
+        raise InvalidArgument(
+            f"cancel must be a lifehold.Cancel, whose cancel() ends the wait, not {given!r}"
+        )
+
+
+def check_options(mode: object, shared: bool, label: object) -> None:
+    """What every lock on a file may be given. Raises InvalidArgument."""
+    if mode is not None and (type(mode) is not int or not 0 <= mode <= 0o777):
+        raise InvalidArgument(f"mode must be a file mode from 0 to 0o777, not {mode!r}")
+    if mode is not None and shared:
+        raise InvalidArgument("give mode= or shared=True, which means mode 0o666, not both")
+    if not isinstance(label, str):
+        raise InvalidArgument(f"label must be a str, not {type(label).__name__} {label!r}")
+
+
+def check_record(record: bool, cleanup: bool, exclusive: bool) -> None:
+    """Raises InvalidArgument for a file that could not be known to be ours."""
+    if cleanup and not (record and exclusive):
+        raise InvalidArgument(
+            "cleanup=True needs an exclusive lock with a record: only a file "
+            "that is known to be lifehold's may be unlinked"
+        )

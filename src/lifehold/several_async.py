@@ -44,7 +44,7 @@ class AsyncLeaseGroup(LeaseGroup):
         __enter__ = ASYNC
 
     async def __aenter__(self) -> Self:
-        return self
+        return self._begin()
 
     async def __aexit__(self, *_: object) -> None:
         await self.release()

@@ -20,6 +20,7 @@ from .core.deadline import seconds
 from .core.errors import InvalidArgument, SystemRefused
 from .core.ports import is_queued
 from .core.value import value
+from .described import PLAIN
 from .local import lock_names
 from .local.ground import ground_of
 from .lock import Lock, fill
@@ -310,6 +311,9 @@ class FileStore(FileStoreFace, NamedLocks):
 
     def close(self) -> None:
         """Nothing is kept open between two calls: for `with connect(url) as store:` alike."""
+
+    if not TYPE_CHECKING:
+        __aenter__ = PLAIN
 
     def __enter__(self) -> FileStore:
         return self
@@ -605,6 +609,9 @@ class LeaseStore(LeaseStoreFace, NamedLocks):
         URL share them.
         """
         self._site.close()
+
+    if not TYPE_CHECKING:
+        __aenter__ = PLAIN
 
     def __enter__(self) -> LeaseStore:
         return self

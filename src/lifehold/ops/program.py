@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 
 from ..core.errors import UnknownArgument
-from ..lock import check_bool, lock_path
+from ..described import check_bool
+from ..lock import lock_path
 from ..registry import is_store
 from . import clear as removing
 from . import who as asking

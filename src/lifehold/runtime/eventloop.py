@@ -27,7 +27,7 @@ from . import clock, fork, heartbeat, native
 from .flock_wait import FlockThread, refused
 from .greenlets import PoolCall
 from .held_here import running_task
-from .loss import LostSignal
+from .loss import LostSignal, check_timeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -444,6 +444,7 @@ class AsyncLostSignal(LostSignal):
 
         False as soon as it has been released: nothing can be lost any more.
         """
+        check_timeout(timeout)
         if timeout is not None and timeout <= 0:  # a look, and no watch for it
             if self._path is not None and self._far():
                 await EVENT_LOOP.in_thread(self._check, lambda _: None)

@@ -35,7 +35,7 @@ from .lock import (
     polled,
 )
 from .runtime import fork
-from .runtime.eventloop import EVENT_LOOP, AsyncLostSignal, LossScope, current_task
+from .runtime.eventloop import EVENT_LOOP, AsyncLostSignal, LossScope, current_task, to_await
 from .runtime.held_here import this_thread
 from .shapes import (
     ReadWriteFace,
@@ -304,6 +304,7 @@ class AsyncLock(LockFace):
     else:
         acquire = renamed(_acquire, "acquire")
 
+    @to_await
     async def try_acquire(self, *more: Never, **unknown: Never) -> AsyncLease | None:
         """The lease when the lock is free, None when it is held. As `Lock.try_acquire`."""
         if more or unknown:
@@ -651,12 +652,14 @@ class AsyncReadWriteLock(ReadWriteFace):
             keep=bool(options.get("reentrant")),
         )
 
+    @to_await
     async def try_acquire_read(self, *more: Never, **unknown: Never) -> AsyncReadWriteLease | None:
         """A reader's lease, or None while somebody writes. As `ReadWriteLock.try_acquire_read`."""
         if more or unknown:
             raise words.of_try("try_acquire_read", unknown, more)
         return await self._reads.try_acquire()  # type: ignore[return-value]
 
+    @to_await
     async def try_acquire_write(self, *more: Never, **unknown: Never) -> AsyncReadWriteLease | None:
         """The writer's lease, or None while somebody reads or writes."""
         if more or unknown:

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import lifehold
+from ground import needs
 from lifehold import (
     AsyncLock,
     AsyncReadWriteLock,
@@ -367,3 +368,68 @@ def test_a_lease_says_of_which_face_it_is():
 def test_what_a_class_has_not_names_the_one_that_has_it():
     assert "on_file() is of Lock alone" in said(lambda: AsyncLock.on_file(0), TypeError)
     assert "@lock.reading() or @lock.writing()" in said(lambda: ReadWriteLock(PATH)(g), TypeError)
+
+
+# ---- a try that nobody awaits
+
+
+def test_a_try_that_is_not_awaited_is_no_condition():
+    async def main():
+        for lock, call in (
+            (AsyncLock(PATH), "try_acquire"),
+            (AsyncReadWriteLock("rw.lock"), "try_acquire_write"),
+            (lock_all_async([PATH]), "try_acquire"),
+        ):
+            tried = getattr(lock, call)()
+            assert f"await it: (await lock.{call}())" in said(lambda tried=tried: bool(tried))
+            lease = await tried
+            assert lease.held
+            await lease.release()
+
+    asyncio.run(main())
+
+
+async def _was_got(lease):
+    assert lease.held
+    await lease.release()
+
+
+def test_it_was_got_for_asyncio():
+    async def main():
+        lock = AsyncLock(PATH)
+        tried = lock.try_acquire()
+        assert asyncio.iscoroutine(tried)
+        await _was_got(await asyncio.create_task(tried))
+        await _was_got((await asyncio.gather(lock.try_acquire()))[0])
+        await _was_got(await asyncio.wait_for(lock.try_acquire(), 5))
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(lock.try_acquire())
+        await _was_got(task.result())
+        assert "try_acquire" in repr(task)
+        assert asyncio.iscoroutinefunction(lock.try_acquire)
+
+    asyncio.run(main())
+    with Lock(PATH):
+        assert asyncio.run(AsyncLock(PATH).try_acquire()) is None
+
+
+@needs("package:trio")
+def test_it_is_one_for_trio_and_anyio():
+    import anyio
+    import trio
+
+    lock = AsyncLock(PATH)
+
+    async def main():
+        async with anyio.create_task_group() as group:
+            group.start_soon(lock.try_acquire)
+
+    async def of_trio():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lock.try_acquire)
+
+    with Lock(PATH):
+        anyio.run(main)
+        anyio.run(main, backend="trio")
+        trio.run(of_trio)
+        assert trio.run(lock.try_acquire) is None

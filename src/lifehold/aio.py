@@ -15,7 +15,7 @@ from .core.deadline import TRY, seconds
 from .core.errors import SystemRefused, WouldBlock
 from .core.grant import Bound, Grant, Held
 from .core.ports import is_asking, is_mixing, is_remote
-from .described import ASYNC, ASYNC_LEASE, OtherFace
+from .described import ASYNC, ASYNC_LEASE, OF_LEASE, OtherFace, strange
 from .lease import (
     BlockEntry,
     Exit,
@@ -209,6 +209,9 @@ class AsyncLease(Holding):
 
     async def __aexit__(self, *_: object) -> None:
         await self.release()
+
+
+strange(AsyncLease, OF_LEASE)
 
 
 class AsyncBlock(Owning):

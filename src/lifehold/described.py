@@ -19,6 +19,7 @@ from .runtime import fork
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
+    from collections.abc import Iterable, Mapping
     from typing import Any, SupportsIndex
 
     from . import words
@@ -57,6 +58,9 @@ class SingletonMeta(ABCMeta):
             getattr(fork.lazily(module), follow)(
                 cls, [enter for enter in _ENTERS if is_real(cls, enter)]
             )
+
+    def __dir__(cls) -> list[str]:
+        return listed(cls, super().__dir__())
 
     @property
     def __signature__(cls) -> object:
@@ -142,6 +146,50 @@ class Foreign(OtherFace):
 
     def __get__(self, one: object, kind: type) -> object:
         raise AttributeError(f"{kind.__name__} has no {self._name}: {self._words}")
+
+
+_RENEWS = "a lease renews itself while it is held, see ttl="
+OF_LOCK = {  # what locks of other libraries have -> what does the same here
+    **dict.fromkeys(("is_locked", "is_held"), "call locked()"),
+    **dict.fromkeys(("owned", "i_am_locking"), "read lease: the one of this thread or task"),
+    **dict.fromkeys(("extend", "reacquire", "renew", "refresh"), _RENEWS),
+    "lock": "call acquire()",
+    "unlock": "call release()",
+    **dict.fromkeys(("trylock", "try_lock"), "call try_acquire()"),
+    "lock_file": "read path",
+    "lock_counter": "each acquire() makes a lease of its own",
+    "timeout": "give wait= when it is made, or to acquire()",
+}
+OF_SIDES = {
+    **dict.fromkeys(("read_lock", "read", "acquire_read_lock"), "call reading()"),
+    **dict.fromkeys(("write_lock", "write", "acquire_write_lock"), "call writing()"),
+    **dict.fromkeys(("release_read", "release_write"), "call release()"),
+    "downgrade": "it is of the lease: lease.downgrade()",
+    **{name: OF_LOCK[name] for name in ("is_locked", "owned", "unlock", "lock_file", "timeout")},
+    **dict.fromkeys(("extend", "renew", "refresh"), _RENEWS),
+}
+OF_LEASE = {
+    **dict.fromkeys(("extend", "reacquire", "renew", "refresh"), "it renews itself, see ttl="),
+    **dict.fromkeys(("locked", "is_locked", "is_held", "owned"), "read held"),
+    "unlock": "call release()",
+}
+
+
+def strange(cls: type, members: Mapping[str, str]) -> None:
+    """Give a class what says which of its members does what those of other libraries do."""
+    for name, cure in members.items():
+        setattr(cls, name, Foreign(name, cure))
+    cls.__dir__ = _members  # type: ignore[assignment, method-assign]
+
+
+def _members(one: object) -> list[str]:
+    return listed(one, object.__dir__(one))
+
+
+def listed(one: object, names: Iterable[str]) -> list[str]:
+    """For `dir()`: without those."""
+    foreign = OF_LOCK.keys() | OF_SIDES.keys() | OF_LEASE.keys()
+    return [name for name in names if name not in foreign or hasattr(one, name)]
 
 
 ABSENT = OtherFace("it has none")

@@ -26,6 +26,8 @@ from .core.grant import Grant, Held, Unknown
 from .core.ports import is_begun, is_far, is_leased, is_mixing, is_named, is_remote
 from .described import (
     ASYNC,
+    OF_LEASE,
+    OF_LOCK,
     PLAIN,
     PLAIN_LEASE,
     DescribedLock,
@@ -36,6 +38,7 @@ from .described import (
     check_options,
     check_record,
     notify_of,
+    strange,
 )
 from .lease import Block, BlockEntry, Exit, Holding, begun, entering, renamed, unwound
 from .runtime import clock, fork
@@ -318,6 +321,9 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
         raise self._refusal(found, ask, patience, waited)
 
 
+strange(LockFace, OF_LOCK)
+
+
 def began_at(answer: object) -> float:
     """When a first try was sent that had no answer; 0.0 for one that was answered."""
     hint = answer.hint if isinstance(answer, Held) else None
@@ -550,6 +556,9 @@ class Lease(Holding):
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+strange(Lease, OF_LEASE)
 
 
 class Lock(LockFace):

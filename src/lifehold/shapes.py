@@ -19,6 +19,7 @@ from .core.errors import (
 from .core.grant import Bound, Lost, Unknown
 from .core.ports import is_downgradable, is_slotted
 from .described import (
+    OF_SIDES,
     PLAIN,
     DescribedLock,
     OtherFace,
@@ -26,6 +27,7 @@ from .described import (
     check_bool,
     check_cancel,
     check_options,
+    strange,
 )
 from .lease import BlockEntry, Exit, Holding, OfShape, of_shape
 from .lock import (
@@ -351,6 +353,9 @@ class ReadWriteFace(DescribedLock, metaclass=SingletonMeta):
     def __repr__(self) -> str:
         reads, writes = (len(side._leases) for side in (self._reads, self._writes))
         return f"<{type(self).__name__} {self._writes._name!r}: {reads} reading, {writes} writing>"
+
+
+strange(ReadWriteFace, OF_SIDES)
 
 
 class ReadWriteLock(ReadWriteFace):

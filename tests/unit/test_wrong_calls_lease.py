@@ -433,3 +433,44 @@ def test_it_is_one_for_trio_and_anyio():
         anyio.run(main, backend="trio")
         trio.run(of_trio)
         assert trio.run(lock.try_acquire) is None
+
+
+# ---- members of other libraries' locks
+
+
+@pytest.mark.parametrize(
+    ("make", "names"),
+    [
+        (lambda: Lock(PATH), {"is_locked": "call locked()", "extend": "renews itself"}),
+        (lambda: Lock(PATH), {"unlock": "call release()", "trylock": "call try_acquire()"}),
+        (lambda: Lock(PATH), {"timeout": "give wait=", "lock_file": "read path"}),
+        (lambda: AsyncLock(PATH), {"owned": "read lease", "lock": "call acquire()"}),
+        (lambda: ReadWriteLock(PATH), {"read_lock": "reading()", "downgrade": "lease.downgrade()"}),
+        (lambda: AsyncReadWriteLock(PATH), {"acquire_write_lock": "writing()"}),
+        (Cancel, {"set": "call cancel()", "is_set": "read cancelled"}),
+        (lambda: Lock(PATH).try_acquire(), {"locked": "read held", "extend": "see ttl="}),
+    ],
+)
+def test_a_member_of_others_names_ours_and_is_not_there(make, names):
+    one = make()
+    for name, cure in names.items():
+        told = said(lambda name=name: getattr(one, name), AttributeError)
+        assert told.startswith(f"{type(one).__name__} has no {name}: ")
+        assert cure in told
+        assert not hasattr(one, name)
+        assert name not in dir(one)
+    if isinstance(one, Lease):
+        one.release()
+
+
+def test_a_class_of_a_users_has_such_a_member_when_it_says_so():
+    class Mine(Lock):
+        timeout = 5
+
+        def is_locked(self):
+            return self.locked()
+
+    assert not Mine(PATH).is_locked()
+    assert {"timeout", "is_locked"} <= {*dir(Mine(PATH))}
+    assert "locked" in dir(Lock)
+    assert "is_locked" not in dir(Lock)

@@ -34,7 +34,7 @@ from .loss import LostSignal, check_timeout
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import gc
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from concurrent import futures
     from types import TracebackType
     from typing import TypeVar
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from . import change_wait, holder_for_notices
 
     T = TypeVar("T")
-    Call = TypeVar("Call", bound=Callable[..., Coroutine[Any, Any, object]])
+    Call = TypeVar("Call", bound=Callable[..., Coroutine[object, object, object]])
 else:
     change_wait = fork.later("lifehold.runtime.change_wait", globals())
     holder_for_notices = fork.later("lifehold.runtime.holder_for_notices", globals())
@@ -531,12 +531,12 @@ class LossScope:
 # A try that nobody awaits is no lease.
 
 
-class AwaitedTry(Coroutine[Any, Any, Any]):
+class AwaitedTry(Coroutine[object, object, object]):
     """The coroutine of a try. A condition would take it for a lease: it refuses to be one."""
 
     __slots__ = ("__weakref__", "_made")
 
-    def __init__(self, made: Coroutine[Any, Any, object]) -> None:
+    def __init__(self, made: Coroutine[object, object, object]) -> None:
         self._made = made
 
     def __bool__(self) -> bool:
@@ -545,19 +545,19 @@ class AwaitedTry(Coroutine[Any, Any, Any]):
             f"{call}() is not awaited, and holds nothing yet: await it: (await lock.{call}())"
         )
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[object, None, object]:
         return self._made.__await__()
 
-    def send(self, value: object) -> Any:
+    def send(self, value: object) -> object:
         return self._made.send(value)
 
-    def throw(self, *what: Any) -> Any:
+    def throw(self, *what: Any) -> object:
         return self._made.throw(*what)
 
     def close(self) -> None:
         self._made.close()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         """`cr_frame`, `__name__` and the like, of which loops and debuggers ask."""
         return getattr(self._made, name)
 
@@ -568,7 +568,7 @@ class AwaitedTry(Coroutine[Any, Any, Any]):
 def to_await(function: Call) -> Call:
     """A coroutine function whose coroutine is refused as a condition."""
 
-    def call(*given: Any, **options: Any) -> AwaitedTry:
+    def call(*given: object, **options: object) -> AwaitedTry:
         return AwaitedTry(function(*given, **options))
 
     update_wrapper(call, function)

@@ -453,7 +453,8 @@ class AsyncLockSide(AsyncLock):
     __slots__ = ("_other",)
     _hand = AsyncReadWriteLease
     _other: AsyncLockSide
-    _cure = property(cure_of)
+    if not TYPE_CHECKING:
+        _cure = property(cure_of)
 
     def __init__(self, *parts: Any) -> None:
         fill(self, *parts)

@@ -243,7 +243,8 @@ class LockSide(Lock):
     __slots__ = ("_other",)
     _hand = ReadWriteLease
     _other: LockSide
-    _cure = property(cure_of)
+    if not TYPE_CHECKING:
+        _cure = property(cure_of)
 
     def __init__(self, *parts: Any) -> None:
         fill(self, *parts)

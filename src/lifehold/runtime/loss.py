@@ -226,7 +226,7 @@ def check_callback(given: object) -> None:
 
 def _needs_more(callback: object) -> bool:
     """Whether a plain function, or a method, has a parameter that nothing would fill."""
-    made = getattr(callback, "__func__", callback)
+    made: Any = getattr(callback, "__func__", callback)
     if type(made) is not _FUNCTION:
         return False
     code, filled = made.__code__, len(made.__defaults__ or ()) + (made is not callback)

@@ -12,10 +12,10 @@ import sys
 from .core import events
 from .core.acquire import Ask, acquire
 from .core.deadline import TRY, seconds
-from .core.errors import NotHeld, SystemRefused, WouldBlock
+from .core.errors import SystemRefused, WouldBlock
 from .core.grant import Bound, Grant, Held
 from .core.ports import is_asking, is_mixing, is_remote
-from .described import ASYNC
+from .described import ASYNC, ASYNC_LEASE, OF_LEASE, OtherFace, strange
 from .lease import (
     BlockEntry,
     Exit,
@@ -35,12 +35,14 @@ from .lock import (
     polled,
 )
 from .runtime import fork
-from .runtime.eventloop import EVENT_LOOP, AsyncLostSignal, LossScope, current_task
+from .runtime.eventloop import EVENT_LOOP, AsyncLostSignal, LossScope, current_task, to_await
 from .runtime.held_here import this_thread
 from .shapes import (
     ReadWriteFace,
     SemaphoreFace,
     SlotHolding,
+    block_wait,
+    cure_of,
     downgradable,
     mechanism,
     mechanisms,
@@ -150,14 +152,14 @@ class AsyncLease(Holding):
         """
         return LossScope(self.lost, lambda: self._error(self.lost.reason or "it was lost"))
 
-    async def release(self, **unknown: Never) -> None:
+    async def release(self, *more: Never, **unknown: Never) -> None:
         """Let the lock go.
 
         Raises NotHeld when that was done before or belongs to a parent process, LeaseLost
         when the lock was lost meanwhile.
         """
-        if unknown:
-            raise words.unknown("release()", unknown)
+        if more or unknown:
+            raise words.wrong("release()", more, unknown)
         if self._depth:
             self._depth -= 1
             return
@@ -197,11 +199,19 @@ class AsyncLease(Holding):
             if not self._excused(other, error):
                 raise
 
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC_LEASE
+
     async def __aenter__(self) -> AsyncLease:
+        if not self._here():
+            raise self._not_entered()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.release()
+
+
+strange(AsyncLease, OF_LEASE)
 
 
 class AsyncBlock(Owning):
@@ -244,7 +254,7 @@ class AsyncLock(LockFace):
     _hand = AsyncLease  # what an acquire puts into the caller's hand
 
     async def _acquire(
-        self, wait: float | None | EllipsisType = ..., **unknown: object
+        self, wait: float | None | EllipsisType = ..., *more: object, **unknown: object
     ) -> AsyncLease:
         """The lease, once the lock is ours.
 
@@ -253,8 +263,8 @@ class AsyncLock(LockFace):
         Raises Timeout or WouldBlock, which name the holder; SelfDeadlock when this task holds the
         lock itself and would wait for ever; SystemRefused, CorruptRecord, UnsafeGround.
         """
-        if unknown:
-            raise words.unknown("acquire()", unknown, ("wait",))
+        if more or unknown:
+            raise words.wrong("acquire()", more, unknown, words.OF_TASK, wait)
         task = current_task()
         block: Any = None
         asker = this_thread.key, task
@@ -297,10 +307,11 @@ class AsyncLock(LockFace):
     else:
         acquire = renamed(_acquire, "acquire")
 
-    async def try_acquire(self, **unknown: Never) -> AsyncLease | None:
+    @to_await
+    async def try_acquire(self, *more: Never, **unknown: Never) -> AsyncLease | None:
         """The lease when the lock is free, None when it is held. As `Lock.try_acquire`."""
-        if unknown:
-            raise words.of_try("try_acquire", unknown)
+        if more or unknown:
+            raise words.of_try("try_acquire", unknown, more)
         try:
             got: Any = await self.acquire(TRY)
         except WouldBlock:
@@ -310,11 +321,18 @@ class AsyncLock(LockFace):
         self._give_away(got)
         return got  # type: ignore[no-any-return]
 
-    def attempt(self, **unknown: Never) -> AbstractAsyncContextManager[AsyncLease | None, None]:
+    def attempt(
+        self, *more: Never, **unknown: Never
+    ) -> AbstractAsyncContextManager[AsyncLease | None, None]:
         """`async with lock.attempt() as lease: if lease:` the lease, or None when it is held."""
-        if unknown:
-            raise words.of_try("attempt", unknown)
+        if more or unknown:
+            raise words.of_try("attempt", unknown, more)
         return AsyncAttempt(self.acquire)
+
+    if not TYPE_CHECKING:
+        on_file = OtherFace(
+            "on_file() is of Lock alone: await asyncio.to_thread(Lock.on_file(file).acquire)"
+        )
 
     @classmethod
     def per(cls, template: str, *more: Any, **options: Any) -> AsyncPerArguments:
@@ -361,16 +379,16 @@ class AsyncLock(LockFace):
     def _task(self) -> object:
         return current_task()
 
-    async def release(self, **unknown: Never) -> None:
+    async def release(self, *more: Never, **unknown: Never) -> None:
         """Release the lease of this task, the last one that it took. Raises NotHeld for none.
 
         A lock that is passed on to another task is released there by its lease (L5, L9).
         """
-        if unknown:
-            raise words.unknown("release()", unknown)
+        if more or unknown:
+            raise words.wrong("release()", more, unknown)
         lease = self._of_task(current_task())
         if lease is None:
-            raise NotHeld(f"{self._name!r} is not held by this task", name=self._name)
+            raise words.not_mine(self, "task")
         await lease.release()
 
     @property
@@ -435,6 +453,8 @@ class AsyncLockSide(AsyncLock):
     __slots__ = ("_other",)
     _hand = AsyncReadWriteLease
     _other: AsyncLockSide
+    if not TYPE_CHECKING:
+        _cure = property(cure_of)
 
     def __init__(self, *parts: Any) -> None:
         fill(self, *parts)
@@ -591,35 +611,39 @@ class AsyncReadWriteLock(ReadWriteFace):
         self._stand_on(name, reads, writes, wait, None, max_hold, reentrant, notify)
 
     def reading(
-        self, wait: float | None | EllipsisType = ..., **unknown: Never
+        self, wait: float | None | EllipsisType = ..., *more: Never, **unknown: Never
     ) -> AsyncReadWriteBlock:
         """`async with lock.reading() as lease:` beside other readers, without a writer."""
-        if unknown:
-            raise words.unknown("reading()", unknown, ("wait",))
+        if more or unknown:
+            raise words.wrong("reading()", more, unknown, words.OF_TASK, wait)
+        if wait is not ...:
+            wait = block_wait("reading", wait)
         return AsyncReadWriteBlock(self._reads, wait)
 
     def writing(
-        self, wait: float | None | EllipsisType = ..., **unknown: Never
+        self, wait: float | None | EllipsisType = ..., *more: Never, **unknown: Never
     ) -> AsyncReadWriteBlock:
         """`async with lock.writing() as lease:` alone."""
-        if unknown:
-            raise words.unknown("writing()", unknown, ("wait",))
+        if more or unknown:
+            raise words.wrong("writing()", more, unknown, words.OF_TASK, wait)
+        if wait is not ...:
+            wait = block_wait("writing", wait)
         return AsyncReadWriteBlock(self._writes, wait)
 
     async def acquire_read(
-        self, wait: float | None | EllipsisType = ..., **unknown: Never
+        self, wait: float | None | EllipsisType = ..., *more: Never, **unknown: Never
     ) -> AsyncReadWriteLease:
         """A reader's lease, as of `ReadWriteLock.acquire_read`; the asker is the task."""
-        if unknown:
-            raise words.unknown("acquire_read()", unknown, ("wait",))
+        if more or unknown:
+            raise words.wrong("acquire_read()", more, unknown, words.OF_TASK, wait)
         return await self._reads.acquire(wait)  # type: ignore[return-value]
 
     async def acquire_write(
-        self, wait: float | None | EllipsisType = ..., **unknown: Never
+        self, wait: float | None | EllipsisType = ..., *more: Never, **unknown: Never
     ) -> AsyncReadWriteLease:
         """The writer's lease, as of `ReadWriteLock.acquire_write`; the asker is the task."""
-        if unknown:
-            raise words.unknown("acquire_write()", unknown, ("wait",))
+        if more or unknown:
+            raise words.wrong("acquire_write()", more, unknown, words.OF_TASK, wait)
         return await self._writes.acquire(wait)  # type: ignore[return-value]
 
     @classmethod
@@ -632,32 +656,34 @@ class AsyncReadWriteLock(ReadWriteFace):
             keep=bool(options.get("reentrant")),
         )
 
-    async def try_acquire_read(self, **unknown: Never) -> AsyncReadWriteLease | None:
+    @to_await
+    async def try_acquire_read(self, *more: Never, **unknown: Never) -> AsyncReadWriteLease | None:
         """A reader's lease, or None while somebody writes. As `ReadWriteLock.try_acquire_read`."""
-        if unknown:
-            raise words.of_try("try_acquire_read", unknown)
+        if more or unknown:
+            raise words.of_try("try_acquire_read", unknown, more)
         return await self._reads.try_acquire()  # type: ignore[return-value]
 
-    async def try_acquire_write(self, **unknown: Never) -> AsyncReadWriteLease | None:
+    @to_await
+    async def try_acquire_write(self, *more: Never, **unknown: Never) -> AsyncReadWriteLease | None:
         """The writer's lease, or None while somebody reads or writes."""
-        if unknown:
-            raise words.of_try("try_acquire_write", unknown)
+        if more or unknown:
+            raise words.of_try("try_acquire_write", unknown, more)
         return await self._writes.try_acquire()  # type: ignore[return-value]
 
     def attempt_read(
-        self, **unknown: Never
+        self, *more: Never, **unknown: Never
     ) -> AbstractAsyncContextManager[AsyncReadWriteLease | None, None]:
         """`async with lock.attempt_read() as lease: if lease:` beside other readers."""
-        if unknown:
-            raise words.of_try("attempt_read", unknown)
+        if more or unknown:
+            raise words.of_try("attempt_read", unknown, more)
         return AsyncAttempt(self._reads.acquire)
 
     def attempt_write(
-        self, **unknown: Never
+        self, *more: Never, **unknown: Never
     ) -> AbstractAsyncContextManager[AsyncReadWriteLease | None, None]:
         """`async with lock.attempt_write() as lease: if lease:` alone."""
-        if unknown:
-            raise words.of_try("attempt_write", unknown)
+        if more or unknown:
+            raise words.of_try("attempt_write", unknown, more)
         return AsyncAttempt(self._writes.acquire)
 
     @property
@@ -665,10 +691,10 @@ class AsyncReadWriteLock(ReadWriteFace):
         """The lease that this task holds, to write or to read; None for none."""
         return self._writes.lease or self._reads.lease  # type: ignore[return-value]
 
-    async def release(self, **unknown: Never) -> None:
+    async def release(self, *more: Never, **unknown: Never) -> None:
         """Release the lease of this task. Raises NotHeld for none."""
-        if unknown:
-            raise words.unknown("release()", unknown)
+        if more or unknown:
+            raise words.wrong("release()", more, unknown)
         await (self._reads if self._writes.lease is None else self._writes).release()
 
 
@@ -711,10 +737,10 @@ class AsyncSemaphore(SemaphoreFace, AsyncLock):
 
         async def acquire(self, wait: float | None | EllipsisType = ...) -> AsyncSlotLease: ...
 
-        async def try_acquire(self, **unknown: Never) -> AsyncSlotLease | None: ...
+        async def try_acquire(self, *more: Never, **unknown: Never) -> AsyncSlotLease | None: ...
 
         def attempt(
-            self, **unknown: Never
+            self, *more: Never, **unknown: Never
         ) -> AbstractAsyncContextManager[AsyncSlotLease | None, None]: ...
 
         @property

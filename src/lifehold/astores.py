@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .aio import AsyncLock, AsyncReadWriteLock, AsyncSemaphore
 from .core.backend import NoReply, Unreachable
-from .described import explained
+from .described import ASYNC, explained
 from .runtime import fork
 from .runtime.blocking import finish
 from .runtime.eventloop import EVENT_LOOP
@@ -136,6 +136,9 @@ class AsyncFileStore(FileStoreFace, AsyncNamedLocks):
     async def close(self) -> None:
         """Nothing is kept open between two calls: for `async with` alike."""
 
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC
+
     async def __aenter__(self) -> AsyncFileStore:
         return self
 
@@ -234,6 +237,9 @@ class AsyncLeaseStore(LeaseStoreFace, AsyncNamedLocks):
     async def close(self) -> None:
         """Give back what nobody uses now. Leases in hand stay; what is asked later opens anew."""
         await EVENT_LOOP.in_thread(self._site.close, lambda _: None)
+
+    if not TYPE_CHECKING:
+        __enter__ = ASYNC
 
     async def __aenter__(self) -> AsyncLeaseStore:
         return self

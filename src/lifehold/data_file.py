@@ -23,13 +23,13 @@ import sys
 from .core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from .core.events import report
 from .core.grant import Bound
-from .described import PLAIN, OtherFace, explained
+from .described import PLAIN, OtherFace, check_bool, explained
 from .lease import BlockEntry, part
 from .local import ground
 from .local.files import CREATE, FOLDER, READ_ONLY, READ_WRITE
 from .local.handles import files_for
 from .local.refusals import make_folders, refused
-from .lock import Lock, LockFace, check_bool, lock_path
+from .lock import Lock, LockFace, lock_path
 from .runtime import fork
 
 TYPE_CHECKING = False
@@ -59,6 +59,7 @@ _ACL = "system.posix_acl_access"
 _NO_ACL = frozenset({getattr(errno, "ENODATA", 0), errno.EOPNOTSUPP, errno.ENOSYS})
 _OF_TEXT = ("encoding", "errors", "newline")
 _NO_FLUSH = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})  # of a folder
+HAND_ON = "hand on the open file"  # who locks the file already
 OPENED = OtherFace("the file comes with its block: write `with locked_file(...) as file:`")
 
 
@@ -609,6 +610,7 @@ def locked_file(
     text = {"encoding": encoding, "errors": errors, "newline": newline}
     where, writes = checked(path, mode, durable, text, options)
     lock = Lock(f"{where}.lock", exclusive=writes, **options)
+    lock._cure = HAND_ON
     return LockedFile(lock, lambda: drafted(where, mode, durable, text))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .aio import AsyncLock
 from .core.grant import Bound
-from .data_file import OPENED, FileDraft, checked, drafted, refuse_second
+from .data_file import HAND_ON, OPENED, FileDraft, checked, drafted, refuse_second
 from .described import ASYNC, explained
 from .lease import BlockEntry, part
 from .runtime.eventloop import EVENT_LOOP
@@ -122,4 +122,5 @@ def alocked_file(
     text = {"encoding": encoding, "errors": errors, "newline": newline}
     where, writes = checked(path, mode, durable, text, options)
     lock = AsyncLock(f"{where}.lock", exclusive=writes, **options)
+    lock._cure = HAND_ON
     return AsyncLockedFile(lock, lambda: drafted(where, mode, durable, text))

@@ -12,13 +12,14 @@ import os
 from _weakref import ref
 from abc import ABCMeta
 
+from .core.deadline import seconds
 from .core.errors import InvalidArgument
 from .runtime import fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any, SupportsIndex, TypeVar
 
     from . import words
@@ -59,6 +60,9 @@ class SingletonMeta(ABCMeta):
             getattr(fork.lazily(module), follow)(
                 cls, [enter for enter in _ENTERS if is_real(cls, enter)]
             )
+
+    def __dir__(cls) -> list[str]:
+        return listed(cls, super().__dir__())
 
     @property
     def __signature__(cls) -> object:
@@ -169,12 +173,111 @@ class OtherFace:
         self._words = words
 
     def __get__(self, one: object, kind: type) -> object:
-        raise WrongFace(f"{kind.__name__}: {self._words}")
+        text = self._words
+        if "{other}" in text:
+            text = text.replace("{other}", _twin(one, kind))
+        raise WrongFace(f"{kind.__name__}: {text}")
+
+
+class Foreign(OtherFace):
+    """A member that locks of other libraries have: says what does the same here."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str, words: str) -> None:
+        super().__init__(words)
+        self._name = name
+
+    def __get__(self, one: object, kind: type) -> object:
+        raise AttributeError(f"{kind.__name__} has no {self._name}: {self._words}")
+
+
+_RENEWS = "a lease renews itself while it is held, see ttl="
+OF_LOCK = {  # what locks of other libraries have -> what does the same here
+    **dict.fromkeys(("is_locked", "is_held"), "call locked()"),
+    **dict.fromkeys(("owned", "i_am_locking"), "read lease: the one of this thread or task"),
+    **dict.fromkeys(("extend", "reacquire", "renew", "refresh"), _RENEWS),
+    "lock": "call acquire()",
+    "unlock": "call release()",
+    **dict.fromkeys(("trylock", "try_lock"), "call try_acquire()"),
+    "lock_file": "read path",
+    "lock_counter": "each acquire() makes a lease of its own",
+    "timeout": "give wait= when it is made, or to acquire()",
+}
+OF_SIDES = {
+    **dict.fromkeys(("read_lock", "read", "acquire_read_lock"), "call reading()"),
+    **dict.fromkeys(("write_lock", "write", "acquire_write_lock"), "call writing()"),
+    **dict.fromkeys(("release_read", "release_write"), "call release()"),
+    "downgrade": "it is of the lease: lease.downgrade()",
+    **{name: OF_LOCK[name] for name in ("is_locked", "owned", "unlock", "lock_file", "timeout")},
+    **dict.fromkeys(("extend", "renew", "refresh"), _RENEWS),
+}
+OF_LEASE = {
+    **dict.fromkeys(("extend", "reacquire", "renew", "refresh"), "it renews itself, see ttl="),
+    **dict.fromkeys(("locked", "is_locked", "is_held", "owned"), "read held"),
+    "unlock": "call release()",
+}
+
+
+def strange(cls: type, members: Mapping[str, str]) -> None:
+    """Give a class what says which of its members does what those of other libraries do."""
+    for name, cure in members.items():
+        setattr(cls, name, Foreign(name, cure))
+    cls.__dir__ = _members  # type: ignore[assignment, method-assign]
+
+
+def _members(one: object) -> list[str]:
+    return listed(one, object.__dir__(one))
+
+
+def listed(one: object, names: Iterable[str]) -> list[str]:
+    """For `dir()`: without those."""
+    foreign = OF_LOCK.keys() | OF_SIDES.keys() | OF_LEASE.keys()
+    return [name for name in names if name not in foreign or hasattr(one, name)]
 
 
 ABSENT = OtherFace("it has none")
-ASYNC = OtherFace("it is for tasks: write `async with`; for plain code use the blocking Lock")
-PLAIN = OtherFace("it blocks a thread: write `with`; in a coroutine use the async form, AsyncLock")
+ASYNC = OtherFace("it is for tasks: write `async with`; for plain code use the blocking {other}")
+PLAIN = OtherFace("it blocks a thread: write `with`; in a coroutine use the async form, {other}")
+ASYNC_LEASE = OtherFace("it is for tasks: write `async with`")
+PLAIN_LEASE = OtherFace(
+    "it is of a blocking lock: write `with`; in a coroutine `async with` an {other}"
+)
+# What stands for the same in plain code, and in coroutines.
+_TWINS = {
+    "Lock": "AsyncLock",
+    "Semaphore": "AsyncSemaphore",
+    "ReadWriteBlock": "AsyncReadWriteLock",
+    "ReadWriteLease": "AsyncReadWriteLock",
+    "SlotLease": "AsyncSemaphore",
+    "Lease": "AsyncLock",
+    "All": "lifehold.alock_all",
+    "AllAttempt": "lifehold.alock_all",
+    "LeaseGroup": "lifehold.alock_all",
+    "LockedFile": "lifehold.alocked_file",
+    "LeaseStore": "`await aconnect(URL)`",
+    "FileStore": "`await aconnect(URL)`",
+    "AsyncLeaseStore": "connect(URL)",
+    "AsyncFileStore": "connect(URL)",
+    "LockSide": "AsyncReadWriteLock",
+    "AsyncLockSide": "ReadWriteLock",
+    "AsyncLock": "Lock",
+    "AsyncSemaphore": "Semaphore",
+    "AsyncReadWriteBlock": "ReadWriteLock",
+    "AsyncAll": "lifehold.lock_all",
+    "AsyncAllAttempt": "lifehold.lock_all",
+    "AsyncLeaseGroup": "lifehold.lock_all",
+    "AsyncLockedFile": "lifehold.locked_file",
+}
+
+
+def _twin(one: object, kind: type) -> str:
+    """What has the other face: of the same shape, of the same store."""
+    owner = getattr(one, "_side", None) or getattr(getattr(one, "_take", None), "__self__", one)
+    names = [each.__name__ for each in (*kind.__mro__, *type(owner).__mro__)]
+    if "://" in str(getattr(owner, "path", "")):
+        return "connect(URL)" if names[0].startswith("Async") else "`await aconnect(URL)`"
+    return next((_TWINS[name] for name in names if name in _TWINS), "form")
 
 
 class DescribedLock:
@@ -263,3 +366,66 @@ def _refuse_others(
         "leave out singleton=True for an object of its own",
         name=path,
     )
+
+
+# ------------------------------------------------------------------------------------------------
+# What the options of a lock may be.
+
+
+SOONEST = 0.1  # seconds until who waits is first told, at the least
+
+
+def notify_of(given: object) -> float | bool:
+    """When the wait of a lock is first told. Raises InvalidArgument."""
+    if given is False:
+        return False
+    if given is True or not isinstance(given, int | float) or not given >= SOONEST:
+        raise InvalidArgument(
+            f"notify must be None (waiters are told after 2 s), {SOONEST} seconds or more until "
+            f"the first time, or False (told at the level DEBUG alone), not {given!r}"
+        )
+    return seconds("notify", given) or False
+
+
+def check_flags(given: dict[str, Any]) -> None:
+    """What is True or False, and `cancel`. Raises InvalidArgument."""
+    for name in ("reentrant", "exclusive", "record", "cleanup", "shared", "fair", "strict"):
+        check_bool(name, given[name])
+    if given["self"]._in_loop and given["cancel"] is not None:
+        raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
+    check_cancel(given["cancel"])
+
+
+def check_bool(name: str, given: object) -> None:
+    """Raises InvalidArgument for what is neither True nor False."""
+    if type(given) is not bool:
+        raise InvalidArgument(f"{name} must be True or False, not {type(given).__name__} {given!r}")
+
+
+def check_cancel(given: object) -> None:
+    """Raises InvalidArgument for what cannot end a wait."""
+    if isinstance(given, type):
+        raise InvalidArgument("cancel must be a lifehold.Cancel object: write cancel=Cancel()")
+    if given is not None and not (hasattr(given, "attach") and hasattr(given, "cancelled")):
+        raise InvalidArgument(
+            f"cancel must be a lifehold.Cancel, whose cancel() ends the wait, not {given!r}"
+        )
+
+
+def check_options(mode: object, shared: bool, label: object) -> None:
+    """What every lock on a file may be given. Raises InvalidArgument."""
+    if mode is not None and (type(mode) is not int or not 0 <= mode <= 0o777):
+        raise words.of_mode(mode)
+    if mode is not None and shared:
+        raise InvalidArgument("give mode= or shared=True, which means mode 0o666, not both")
+    if not isinstance(label, str):
+        raise InvalidArgument(f"label must be a str, not {type(label).__name__} {label!r}")
+
+
+def check_record(record: bool, cleanup: bool, exclusive: bool) -> None:
+    """Raises InvalidArgument for a file that could not be known to be ours."""
+    if cleanup and not (record and exclusive):
+        raise InvalidArgument(
+            "cleanup=True needs an exclusive lock with a record: only a file "
+            "that is known to be lifehold's may be unlinked"
+        )

@@ -12,7 +12,14 @@ from _warnings import warn  # all that `warnings` would be loaded for
 from _weakref import ref
 
 from .core import events
-from .core.errors import InvalidArgument, LeaseLost, NotHeld, StoreUnavailable, SystemRefused
+from .core.errors import (
+    InvalidArgument,
+    LeaseLost,
+    NotHeld,
+    StoreUnavailable,
+    SystemRefused,
+    UnknownArgument,
+)
 from .core.grant import Bound, Unknown
 from .core.ports import is_negotiating, is_remote, is_watched
 from .runtime import clock, fork
@@ -75,8 +82,14 @@ class Holding(Bound):
     _signals: type[LostSignal] = LostSignal  # of what kind `lost` is
 
     def __init__(
-        self, lock: LockFace, grant: Grant, key: tuple[int, object] | int, waited: float
+        self,
+        lock: LockFace | None = None,
+        grant: Grant | None = None,
+        key: tuple[int, object] | int = 0,
+        waited: float = 0.0,
     ) -> None:
+        if lock is None or grant is None:
+            raise UnknownArgument("a lease is made by lock.acquire(), and by no call of its class")
         self._lock, self._grant, self._key = lock, grant, key
         self._lost: LostSignal | None = None
         self._until: float | None = None
@@ -216,7 +229,7 @@ class Holding(Bound):
         Whoever has a copy holds the lock; `release()` unlocks all copies. Raises NotHeld.
         """
         if not self._here():
-            raise NotHeld(f"{self.name!r} is not held", name=self.name)
+            raise self._over()
         return self._grant.handle[0].fd  # type: ignore[no-any-return]
 
     # ---- whether it still holds
@@ -285,6 +298,17 @@ class Holding(Bound):
             text = f"{self.name!r} is lost: {why.removesuffix(f': {others}')}: {others}"
             return LeaseLost(text, name=self.name, reason=why)
         return NotHeld(f"{self.name!r} is not held: {why}", name=self.name)
+
+    def _over(self) -> LeaseLost | NotHeld:
+        """What is said of a lease that is no longer in force."""
+        return self._error(Holding._why_not(self) or "it has ended")
+
+    def _not_entered(self) -> LeaseLost | NotHeld:
+        """The same for a block that begins with it: its body would run without the lock."""
+        error = self._over()
+        if isinstance(error, NotHeld) and not self._of_parent():
+            error.args = (f'{error.args[0]}; a lease is one grant: use "with lock:" again',)
+        return error
 
     def _unanswered(self, cause: BaseException) -> StoreUnavailable:
         text = (

@@ -17,7 +17,6 @@ from .core.deadline import TRY, seconds
 from .core.errors import (
     AcquireCancelled,
     InvalidArgument,
-    NotHeld,
     SelfDeadlock,
     SystemRefused,
     Timeout,
@@ -25,7 +24,23 @@ from .core.errors import (
 )
 from .core.grant import Grant, Held, Unknown
 from .core.ports import is_begun, is_far, is_leased, is_mixing, is_named, is_remote
-from .described import ASYNC, PLAIN, DescribedLock, SingletonMeta, explained
+from .described import (
+    ASYNC,
+    OF_LEASE,
+    OF_LOCK,
+    PLAIN,
+    PLAIN_LEASE,
+    DescribedLock,
+    SingletonMeta,
+    check_bool,
+    check_cancel,
+    check_flags,
+    check_options,
+    check_record,
+    explained,
+    notify_of,
+    strange,
+)
 from .lease import Block, BlockEntry, Exit, Holding, begun, entering, renamed, unwound
 from .runtime import clock, fork
 from .runtime.blocking import BLOCKING, finish
@@ -73,6 +88,7 @@ else:
 
 # What helps who waits for a lock that it holds itself.
 REENTRANT = "pass the lease along, or use one object with reentrant=True"
+ALONG = "pass the lease along"
 LONGEST_PATH = 4095  # bytes (PATH_MAX less the NUL); the system's own limit may be lower
 
 REMEMBERED = 256  # absolute paths that have been looked at: a lock made per use costs less
@@ -85,6 +101,7 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
     __slots__ = (
         "__weakref__",
         "_cancel",
+        "_cure",
         "_far",
         "_given",
         "_leases",
@@ -99,6 +116,7 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
     )
     _runtime: Runtime
     _mechanism: Mechanism
+    _cure: str  # for who holds it itself, where that is not REENTRANT
     _in_loop = False  # whether its calls are made by the thread of an event loop
     if not TYPE_CHECKING:
         __enter__, __aenter__ = ASYNC, PLAIN
@@ -134,7 +152,7 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
             return
         if mode is not None or label or shared or cleanup or not record or not exclusive:
             check_options(mode, shared, label)
-            _check_options(record, cleanup, exclusive)
+            check_record(record, cleanup, exclusive)
         where = (type(path) is str and _paths.get(path)) or lock_path(path)
         options: dict[str, object] = {}
         if kind == "auto":
@@ -236,8 +254,16 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
             self._mechanism,
             f"{who} holds it already and would wait for itself for ever",
             None,
-            following=[REENTRANT],
+            following=[getattr(self, "_cure", REENTRANT)],
         )
+
+    def _by_asker(self, key: Hashable) -> list[str] | None:
+        """What to do next where the asker holds it itself: waiting cannot help."""
+        task = self._task()
+        if not held_by(key, this_thread.key, task):
+            return None
+        who = "this task" if task is not None else "this thread"
+        return [f"{who} holds it itself: {getattr(self, '_cure', REENTRANT)}"]
 
     def _refusal(
         self, found: Held | Unknown, ask: Ask, patience: float | None, waited: float
@@ -260,11 +286,8 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
         if ask.cancelled:
             kind = AcquireCancelled
-        error = refusal(kind, self._name, self._mechanism, found.reason, waited, self._target)
-        if held_by(found.key, this_thread.key, task := self._task()):
-            who = "this task" if task is not None else "this thread"
-            error.args = (f"{error.text}\n  note   {who} holds it itself: {REENTRANT}",)
-        return error
+        mine, mechanism = self._by_asker(found.key), self._mechanism
+        return refusal(kind, self._name, mechanism, found.reason, waited, self._target, mine)
 
     def _task(self) -> object:
         """Which task of its thread asks; None where there are none."""
@@ -297,6 +320,9 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
             self._undo(found, error)
             raise
         raise self._refusal(found, ask, patience, waited)
+
+
+strange(LockFace, OF_LOCK)
 
 
 def began_at(answer: object) -> float:
@@ -434,62 +460,6 @@ def _check_encoding(given: str) -> None:
         ) from error
 
 
-SOONEST = 0.1  # seconds until who waits is first told, at the least
-
-
-def notify_of(given: object) -> float | bool:
-    """When the wait of a lock is first told. Raises InvalidArgument."""
-    if given is False:
-        return False
-    if given is True or not isinstance(given, int | float) or not given >= SOONEST:
-        raise InvalidArgument(
-            f"notify must be None (waiters are told after 2 s), {SOONEST} seconds or more until "
-            f"the first time, or False (told at the level DEBUG alone), not {given!r}"
-        )
-    return seconds("notify", given) or False
-
-
-def check_flags(given: dict[str, Any]) -> None:
-    """What is True or False, and `cancel`. Raises InvalidArgument."""
-    for name in ("reentrant", "exclusive", "record", "cleanup", "shared", "fair", "strict"):
-        check_bool(name, given[name])
-    if given["self"]._in_loop and given["cancel"] is not None:
-        raise InvalidArgument("AsyncLock takes no cancel=: cancel the task that waits instead")
-    check_cancel(given["cancel"])
-
-
-def check_bool(name: str, given: object) -> None:
-    """Raises InvalidArgument for what is neither True nor False."""
-    if type(given) is not bool:
-        raise InvalidArgument(f"{name} must be True or False, not {type(given).__name__} {given!r}")
-
-
-def check_cancel(given: object) -> None:
-    """Raises InvalidArgument for what cannot end a wait."""
-    if given is not None and not (hasattr(given, "attach") and hasattr(given, "cancelled")):
-        raise InvalidArgument(
-            f"cancel must be a lifehold.Cancel, whose cancel() ends the wait, not {given!r}"
-        )
-
-
-def check_options(mode: object, shared: bool, label: object) -> None:
-    """What every lock on a file may be given. Raises InvalidArgument."""
-    if mode is not None and (type(mode) is not int or not 0 <= mode <= 0o777):
-        raise words.of_mode(mode)
-    if mode is not None and shared:
-        raise InvalidArgument("give mode= or shared=True, which means mode 0o666, not both")
-    if not isinstance(label, str):
-        raise InvalidArgument(f"label must be a str, not {type(label).__name__} {label!r}")
-
-
-def _check_options(record: bool, cleanup: bool, exclusive: bool) -> None:
-    if cleanup and not (record and exclusive):
-        raise InvalidArgument(
-            "cleanup=True needs an exclusive lock with a record: only a file "
-            "that is known to be lifehold's may be unlinked"
-        )
-
-
 def fill(
     lock: Any,
     name: str,
@@ -532,13 +502,13 @@ class Lease(Holding):
         if cause is not None:
             raise self._unanswered(cause) from cause
 
-    def release(self, **unknown: Never) -> None:
+    def release(self, *more: Never, **unknown: Never) -> None:
         """Let the lock go. Raises NotHeld when that was done before, LeaseLost when it was lost.
 
         NotHeld also in a forked child, whose parent holds the lock.
         """
-        if unknown:
-            raise words.unknown("release()", unknown)
+        if more or unknown:
+            raise words.wrong("release()", more, unknown)
         if self._depth:
             self._depth -= 1
             return
@@ -571,10 +541,18 @@ class Lease(Holding):
                 raise
 
     def __enter__(self) -> Lease:
+        if not self._here():
+            raise self._not_entered()
         return self
+
+    if not TYPE_CHECKING:
+        __aenter__ = PLAIN_LEASE
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+strange(Lease, OF_LEASE)
 
 
 class Lock(LockFace):
@@ -606,7 +584,7 @@ class Lock(LockFace):
     def _acquire(
         self,
         wait: float | None | EllipsisType = ...,
-        *,
+        *more: object,
         cancel: Cancel | None = None,
         **unknown: object,
     ) -> Lease:
@@ -618,8 +596,10 @@ class Lock(LockFace):
         this thread holds the lock itself and would wait for ever; SystemRefused, CorruptRecord,
         UnsafeGround.
         """
-        if unknown:
-            raise words.unknown("acquire()", unknown, ("wait", "cancel"))
+        if more or unknown:
+            raise words.wrong("acquire()", more, unknown, ("wait", "cancel"), wait)
+        if cancel is not None:
+            check_cancel(cancel)
         me = this_thread.key if _thread.get_ident is get_ident else asker()
         block: Any = None
         asked: object = wait
@@ -661,15 +641,15 @@ class Lock(LockFace):
     else:
         acquire = renamed(_acquire, "acquire")
 
-    def try_acquire(self, **unknown: Never) -> Lease | None:
+    def try_acquire(self, *more: Never, **unknown: Never) -> Lease | None:
         """The lease when the lock is free, None when it is held: by others, or by ourselves.
 
         One try, which waits for nothing. All else raises as of `acquire`: a ground that is unsafe,
         a store that does not answer, a record that cannot be read. A lease that is dropped without
         `release()` lets go at once, with a ResourceWarning.
         """
-        if unknown:
-            raise words.of_try("try_acquire", unknown)
+        if more or unknown:
+            raise words.of_try("try_acquire", unknown, more)
         try:
             got: Any = self.acquire(TRY)
         except WouldBlock:
@@ -679,20 +659,20 @@ class Lock(LockFace):
         self._give_away(got)
         return got  # type: ignore[no-any-return]
 
-    def attempt(self, **unknown: Never) -> AbstractContextManager[Lease | None, None]:
+    def attempt(self, *more: Never, **unknown: Never) -> AbstractContextManager[Lease | None, None]:
         """`with lock.attempt() as lease: if lease:` the lease, or None when it is held.
 
         Raises as `try_acquire`. What was got ends with the block.
         """
-        if unknown:
-            raise words.of_try("attempt", unknown)
+        if more or unknown:
+            raise words.of_try("attempt", unknown, more)
         return attempts.Attempt(self.acquire)
 
     @classmethod
     def on_file(
         cls,
         file: object,
-        *,
+        *more: Never,
         exclusive: bool = True,
         wait: float | None = None,
         cancel: Cancel | None = None,
@@ -707,11 +687,12 @@ class Lock(LockFace):
         buffer first. A file that is closed meanwhile is a lock that is lost. Nothing is written
         into the file: `token` is None. Who waits looks every 50 ms at the least.
         """
-        if unknown:
-            raise words.unknown("on_file()", unknown, words.OF_FILE)
+        if more or unknown:
+            raise words.wrong("on_file()", more, unknown, words.OF_FILE)
         check_bool("exclusive", exclusive)
         made, lock = registry.open_file(file, cls._runtime, exclusive=exclusive), cls.__new__(cls)
         fill(lock, made.path, made, wait, cancel, max_hold, False, notify)
+        lock._cure = ALONG
         return lock
 
     @classmethod
@@ -734,8 +715,6 @@ class Lock(LockFace):
         self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
     ) -> tuple[Grant, float]:
         """The wait of a lock that is held."""
-        if cancel is not None:
-            check_cancel(cancel)
         ask, started = self._asked(answer, patience, cancel)
         found: Grant | Held | Unknown = answer
         if is_mixing(self._mechanism):
@@ -751,16 +730,16 @@ class Lock(LockFace):
                 found = finish(polled(self._mechanism, self._runtime, ask, answer))
         return self._outcome(found, ask, patience, started)
 
-    def release(self, **unknown: Never) -> None:
+    def release(self, *more: Never, **unknown: Never) -> None:
         """Release the lease of this thread, the last one that it took. Raises NotHeld for none.
 
         A lock that is passed on to another thread is released there by its lease (L5, L9).
         """
-        if unknown:
-            raise words.unknown("release()", unknown)
+        if more or unknown:
+            raise words.wrong("release()", more, unknown)
         lease = self._of_thread(this_thread.key)
         if lease is None:
-            raise NotHeld(f"{self._name!r} is not held by this thread", name=self._name)
+            raise words.not_mine(self, "thread")
         lease.release()
 
     @property

@@ -348,6 +348,8 @@ def _check_wait(call: str, wait: object, unknown: dict[str, Never]) -> None:
     """Told when it is decorated, not at the first call."""
     if unknown:
         raise words.unknown(call, unknown, ("wait",))
+    if callable(wait):
+        raise words.not_called(call.removesuffix("()"), wait, "that")
     if wait is not ...:
         seconds("wait", wait)
 

@@ -15,9 +15,9 @@ import os
 from .attempts import Attempt
 from .core.deadline import TRY, seconds
 from .core.errors import InvalidArgument, NotAcquired, NotHeld, WouldBlock
-from .described import PLAIN, SingletonMeta, canonical, explained
+from .described import PLAIN, SingletonMeta, canonical, check_cancel, explained
 from .lease import BlockEntry, Exit, OfShape, of_shape, part
-from .lock import Lock, LockFace, check_cancel
+from .lock import Lock, LockFace
 from .runtime import clock, fork
 
 TYPE_CHECKING = False
@@ -103,8 +103,15 @@ class LeaseGroup:
     def __iter__(self) -> Iterator[Lease]:
         return iter(self._leases)
 
-    def __enter__(self) -> Self:
+    def _begin(self) -> Self:
+        """No body runs without one of the locks. Raises NotHeld, LeaseLost."""
+        for lease in self._leases:
+            if not lease._here():
+                raise lease._not_entered()
         return self
+
+    def __enter__(self) -> Self:
+        return self._begin()
 
     def __exit__(self, *_: object) -> None:
         self.release()

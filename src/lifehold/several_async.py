@@ -8,7 +8,7 @@ from .core.errors import NotAcquired, WouldBlock
 from .described import ASYNC, explained
 from .lease import BlockEntry, Exit, of_shape, part
 from .runtime import clock, fork
-from .runtime.eventloop import EVENT_LOOP
+from .runtime.eventloop import EVENT_LOOP, to_await
 from .several import LeaseGroup, OfAll, had, held, in_order, locks_of, of_all
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ class AsyncLeaseGroup(LeaseGroup):
         __enter__ = ASYNC
 
     async def __aenter__(self) -> Self:
-        return self
+        return self._begin()
 
     async def __aexit__(self, *_: object) -> None:
         await self.release()
@@ -151,6 +151,7 @@ class AsyncAll:
             raise words.unknown("acquire()", unknown, ("wait",))
         return await self._taken(wait, None)
 
+    @to_await
     async def try_acquire(self, **unknown: Never) -> AsyncLeaseGroup | None:
         """The leases of all, None when one of them is held."""
         if unknown:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from . import registry
-from .core.deadline import terms
+from .core.deadline import seconds, terms
 from .core.errors import (
     InvalidArgument,
     LeaseLost,
@@ -18,21 +18,30 @@ from .core.errors import (
 )
 from .core.grant import Bound, Lost, Unknown
 from .core.ports import is_downgradable, is_slotted
-from .described import PLAIN, DescribedLock, OtherFace, SingletonMeta
+from .described import (
+    OF_SIDES,
+    PLAIN,
+    DescribedLock,
+    OtherFace,
+    SingletonMeta,
+    check_bool,
+    check_cancel,
+    check_options,
+    strange,
+)
 from .lease import BlockEntry, Exit, Holding, OfShape, of_shape
 from .lock import (
+    REENTRANT,
     Lease,
     Lock,
     LockFace,
-    check_bool,
-    check_options,
     fill,
     lock_path,
     refusal,
 )
 from .runtime import fork
 from .runtime.blocking import BLOCKING
-from .runtime.held_here import held_by
+from .runtime.held_here import held_by, this_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,6 +85,7 @@ UPGRADE = (
     "would wait for each other for ever"
 )
 UPGRADE_REMEDY = "release the read lease, acquire for writing, and read again what you read"
+TWICE = f"{UPGRADE_REMEDY}; to write twice, use one object with reentrant=True"
 READ_BESIDE_WRITE = "{who} holds it for writing already, and would wait for itself for ever"
 READ_REMEDY = "call `downgrade()` of the write lease, which turns it into a reader in one step"
 
@@ -136,6 +146,20 @@ def refuse_oneself(
     raise refusal(
         SelfDeadlock, side._name, side._mechanism, why.format(who=who), None, following=[remedy]
     )
+
+
+def cure_of(side: LockFace) -> str:
+    """For who reads or writes already: by this object, or by another one."""
+    if not side._mechanism.exclusive:
+        return READ_REMEDY
+    return REENTRANT if any(lease._here() for lease in side._leases) else TWICE
+
+
+def block_wait(call: str, wait: object) -> float | None:
+    """The `wait` of a block that reads or writes. Raises InvalidArgument before it begins."""
+    if callable(wait):
+        raise words.not_called(call, wait)
+    return seconds("wait", wait)
 
 
 def moved(lease: Any, found: Grant | Lost | Unknown) -> None:
@@ -219,6 +243,8 @@ class LockSide(Lock):
     __slots__ = ("_other",)
     _hand = ReadWriteLease
     _other: LockSide
+    if not TYPE_CHECKING:
+        _cure = property(cure_of)
 
     def __init__(self, *parts: Any) -> None:
         fill(self, *parts)
@@ -226,8 +252,6 @@ class LockSide(Lock):
     def _contend(
         self, answer: Held | Unknown, patience: float | None, cancel: Cancel | None
     ) -> tuple[Grant, float]:
-        from .runtime.held_here import this_thread
-
         refuse_oneself(self, answer, patience, this_thread.key, None)
         return super()._contend(answer, patience, cancel)
 
@@ -294,6 +318,7 @@ class ReadWriteFace(DescribedLock, metaclass=SingletonMeta):
         acquire = try_acquire = attempt = OtherFace(
             "it is read or written: say which, as in acquire_read(), try_acquire_write()"
         )
+        __call__ = OtherFace("a function reads or writes: write @lock.reading() or @lock.writing()")
 
     def _stand_on(
         self,
@@ -329,6 +354,9 @@ class ReadWriteFace(DescribedLock, metaclass=SingletonMeta):
     def __repr__(self) -> str:
         reads, writes = (len(side._leases) for side in (self._reads, self._writes))
         return f"<{type(self).__name__} {self._writes._name!r}: {reads} reading, {writes} writing>"
+
+
+strange(ReadWriteFace, OF_SIDES)
 
 
 class ReadWriteLock(ReadWriteFace):
@@ -379,7 +407,7 @@ class ReadWriteLock(ReadWriteFace):
     def reading(
         self,
         wait: float | None | EllipsisType = ...,
-        *,
+        *more: Never,
         cancel: Cancel | None = None,
         **unknown: Never,
     ) -> ReadWriteBlock:
@@ -387,26 +415,34 @@ class ReadWriteLock(ReadWriteFace):
 
         Its errors are those of `acquire_read`.
         """
-        if unknown:
-            raise words.unknown("reading()", unknown, ("wait", "cancel"))
+        if more or unknown:
+            raise words.wrong("reading()", more, unknown, ("wait", "cancel"), wait)
+        if wait is not ...:
+            wait = block_wait("reading", wait)
+        if cancel is not None:
+            check_cancel(cancel)
         return ReadWriteBlock(self._reads, wait, cancel)
 
     def writing(
         self,
         wait: float | None | EllipsisType = ...,
-        *,
+        *more: Never,
         cancel: Cancel | None = None,
         **unknown: Never,
     ) -> ReadWriteBlock:
         """`with lock.writing() as lease:` alone. Its errors are those of `acquire_write`."""
-        if unknown:
-            raise words.unknown("writing()", unknown, ("wait", "cancel"))
+        if more or unknown:
+            raise words.wrong("writing()", more, unknown, ("wait", "cancel"), wait)
+        if wait is not ...:
+            wait = block_wait("writing", wait)
+        if cancel is not None:
+            check_cancel(cancel)
         return ReadWriteBlock(self._writes, wait, cancel)
 
     def acquire_read(
         self,
         wait: float | None | EllipsisType = ...,
-        *,
+        *more: Never,
         cancel: Cancel | None = None,
         **unknown: Never,
     ) -> ReadWriteLease:
@@ -416,14 +452,14 @@ class ReadWriteLock(ReadWriteFace):
         Raises Timeout or WouldBlock, which name a holder; SelfDeadlock, at once, when this thread
         writes; AcquireCancelled; SystemRefused, CorruptRecord, UnsafeGround.
         """
-        if unknown:
-            raise words.unknown("acquire_read()", unknown, ("wait", "cancel"))
+        if more or unknown:
+            raise words.wrong("acquire_read()", more, unknown, ("wait", "cancel"), wait)
         return self._reads.acquire(wait, cancel=cancel)  # type: ignore[return-value]
 
     def acquire_write(
         self,
         wait: float | None | EllipsisType = ...,
-        *,
+        *more: Never,
         cancel: Cancel | None = None,
         **unknown: Never,
     ) -> ReadWriteLease:
@@ -431,8 +467,8 @@ class ReadWriteLock(ReadWriteFace):
 
         Raises as `acquire_read`; SelfDeadlock, at once, when this thread reads or writes.
         """
-        if unknown:
-            raise words.unknown("acquire_write()", unknown, ("wait", "cancel"))
+        if more or unknown:
+            raise words.wrong("acquire_write()", more, unknown, ("wait", "cancel"), wait)
         return self._writes.acquire(wait, cancel=cancel)  # type: ignore[return-value]
 
     @classmethod
@@ -445,36 +481,38 @@ class ReadWriteLock(ReadWriteFace):
             keep=bool(options.get("reentrant")),
         )
 
-    def try_acquire_read(self, **unknown: Never) -> ReadWriteLease | None:
+    def try_acquire_read(self, *more: Never, **unknown: Never) -> ReadWriteLease | None:
         """A reader's lease, or None while somebody writes or waits to. As `Lock.try_acquire`.
 
         Raises SelfDeadlock when this thread writes.
         """
-        if unknown:
-            raise words.of_try("try_acquire_read", unknown)
+        if more or unknown:
+            raise words.of_try("try_acquire_read", unknown, more)
         return self._reads.try_acquire()  # type: ignore[return-value]
 
-    def try_acquire_write(self, **unknown: Never) -> ReadWriteLease | None:
+    def try_acquire_write(self, *more: Never, **unknown: Never) -> ReadWriteLease | None:
         """The writer's lease, or None while somebody reads or writes. As `Lock.try_acquire`.
 
         Raises SelfDeadlock when this thread reads.
         """
-        if unknown:
-            raise words.of_try("try_acquire_write", unknown)
+        if more or unknown:
+            raise words.of_try("try_acquire_write", unknown, more)
         return self._writes.try_acquire()  # type: ignore[return-value]
 
-    def attempt_read(self, **unknown: Never) -> AbstractContextManager[ReadWriteLease | None, None]:
+    def attempt_read(
+        self, *more: Never, **unknown: Never
+    ) -> AbstractContextManager[ReadWriteLease | None, None]:
         """`with lock.attempt_read() as lease: if lease:` beside other readers."""
-        if unknown:
-            raise words.of_try("attempt_read", unknown)
+        if more or unknown:
+            raise words.of_try("attempt_read", unknown, more)
         return attempts.Attempt(self._reads.acquire)
 
     def attempt_write(
-        self, **unknown: Never
+        self, *more: Never, **unknown: Never
     ) -> AbstractContextManager[ReadWriteLease | None, None]:
         """`with lock.attempt_write() as lease: if lease:` alone."""
-        if unknown:
-            raise words.of_try("attempt_write", unknown)
+        if more or unknown:
+            raise words.of_try("attempt_write", unknown, more)
         return attempts.Attempt(self._writes.acquire)
 
     @property
@@ -482,10 +520,10 @@ class ReadWriteLock(ReadWriteFace):
         """The lease that this thread holds, to write or to read; None for none."""
         return self._writes.lease or self._reads.lease  # type: ignore[return-value]
 
-    def release(self, **unknown: Never) -> None:
+    def release(self, *more: Never, **unknown: Never) -> None:
         """Release the lease of this thread. Raises NotHeld for none."""
-        if unknown:
-            raise words.unknown("release()", unknown)
+        if more or unknown:
+            raise words.wrong("release()", more, unknown)
         (self._reads if self._writes.lease is None else self._writes).release()
 
 
@@ -581,6 +619,18 @@ class SemaphoreFace(LockFace):
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         refuse_holder_of_all(self, thread, task)
 
+    def _by_asker(self, key: Hashable) -> None:
+        """Others may give theirs back: waiting may help."""
+
+    def _slot_of_asker(self) -> str:
+        """What this thread or task can do at once; "" when it has no slot."""
+        task = self._task()
+        slots = slotted(self._mechanism).slots
+        if not any(held_by(_key_of(slot), this_thread.key, task) for slot in slots):
+            return ""
+        who = "this task" if task is not None else "this thread"
+        return f"{who} has a slot already: give that one back\n         "
+
     def _words(self) -> list[str]:
         """What the slots are called on a command line."""
         return [str(slot) for slot in range(self.permits)]
@@ -589,6 +639,8 @@ class SemaphoreFace(LockFace):
         self, found: Held | Unknown, ask: Ask, patience: float | None, waited: float
     ) -> LifeholdError:
         error = super()._refusal(found, ask, patience, waited)
+        next_step = "  next   "
+        error.args = (error.text.replace(next_step, next_step + self._slot_of_asker(), 1),)
         if "://" not in self.path:  # the command in its text names the slots: it runs as printed
             told = f"lifehold run --wait 1h --slots {','.join(self._words())} "
             error.args = (error.text.replace("lifehold run --wait 1h ", told),)
@@ -640,9 +692,11 @@ class Semaphore(SemaphoreFace, Lock):
             self, wait: float | None | EllipsisType = ..., *, cancel: Cancel | None = None
         ) -> SlotLease: ...
 
-        def try_acquire(self, **unknown: Never) -> SlotLease | None: ...
+        def try_acquire(self, *more: Never, **unknown: Never) -> SlotLease | None: ...
 
-        def attempt(self, **unknown: Never) -> AbstractContextManager[SlotLease | None, None]: ...
+        def attempt(
+            self, *more: Never, **unknown: Never
+        ) -> AbstractContextManager[SlotLease | None, None]: ...
 
         @property
         def lease(self) -> SlotLease | None: ...

@@ -20,10 +20,10 @@ from .core.deadline import seconds
 from .core.errors import InvalidArgument, SystemRefused
 from .core.ports import is_queued
 from .core.value import value
-from .described import explained
+from .described import PLAIN, check_bool, explained
 from .local import lock_names
 from .local.ground import ground_of
-from .lock import Lock, check_bool, fill
+from .lock import Lock, fill
 from .registry import breaker, choose, store_at
 from .runtime import fork
 from .runtime.blocking import BLOCKING
@@ -350,6 +350,9 @@ class FileStore(FileStoreFace, NamedLocks):
     def close(self) -> None:
         """Nothing is kept open between two calls: for `with connect(url) as store:` alike."""
 
+    if not TYPE_CHECKING:
+        __aenter__ = PLAIN
+
     def __enter__(self) -> FileStore:
         return self
 
@@ -652,6 +655,9 @@ class LeaseStore(LeaseStoreFace, NamedLocks):
         URL share them.
         """
         self._site.close()
+
+    if not TYPE_CHECKING:
+        __aenter__ = PLAIN
 
     def __enter__(self) -> LeaseStore:
         return self

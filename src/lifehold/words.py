@@ -7,7 +7,7 @@ his value in it. Nothing here is loaded before a call went wrong.
 from __future__ import annotations
 
 from .core import mask, nearest
-from .core.errors import InvalidArgument, UnknownArgument
+from .core.errors import InvalidArgument, NotHeld, UnknownArgument
 from .runtime import fork
 
 TYPE_CHECKING = False
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import opcode
     from collections.abc import Callable, Iterable, Mapping
     from types import FrameType
+
+    from .lock import LockFace
 else:
     opcode = fork.later("opcode", globals())
     difflib = fork.later("difflib", globals())
@@ -84,11 +86,18 @@ CURES: Mapping[str, str] = {
     "on_lost": "call `lease.lost.add_callback(function)`",
     "raise_on_not_writable_file": "leave it out: a file that may only be read is locked as well",
 }
+OF_TASK = ("wait",)  # of the acquire of a task
 OF_FILE = ("exclusive", "wait", "cancel", "max_hold", "notify")  # of Lock.on_file()
 _OF_LOCK = frozenset(  # alone: no call of a lock takes it
     "kind label reentrant exclusive max_hold record cleanup mode shared fair ttl heartbeat margin "
     "strict notify singleton".split()
 )
+_ONE_TRY = {  # of a reader/writer lock, whose calls say which side they mean
+    "acquire_read()": "try_acquire_read()",
+    "acquire_write()": "try_acquire_write()",
+    "reading()": "attempt_read()",
+    "writing()": "attempt_write()",
+}
 _FLAGS = frozenset({"blocking", "block", "nonblocking", "non_blocking", "nowait", "no_wait"})
 
 
@@ -123,6 +132,9 @@ def unknown(call: str, given: Mapping[str, object], known: Iterable[str] = ()) -
     parts = []
     for name, value in given.items():
         words = _elsewhere(call, name, value, accepted) or cure(name, value, accepted)
+        words = _of_side(words, call)
+        if name == "cancel" and known is OF_TASK:
+            words = "cancel the task that waits instead"
         parts.append(f"{name}={_shown(value, name)}" + (f": {words}" if words else ""))
     return UnknownArgument(f"{call} takes no {'; and no '.join(parts)}")
 
@@ -136,12 +148,16 @@ def _elsewhere(call: str, name: str, given: object, known: Iterable[str]) -> str
     return _PATH if name == "name" and "path" in known else ""
 
 
-def of_try(call: str, given: Mapping[str, object]) -> UnknownArgument:
+def of_try(call: str, given: Mapping[str, object], more: Iterable[object] = ()) -> UnknownArgument:
     """The same for a call that is one try, whatever is given."""
-    names = ", ".join(f"{name}={_shown(given[name], name)}" for name in given)
+    parts = [*map(_shown, more), *(f"{name}={_shown(given[name], name)}" for name in given)]
+    names = ", ".join(parts)
+    waits = "acquire" + call.removeprefix("try_acquire").removeprefix("attempt")
+    if call.startswith("attempt_"):
+        waits = {"attempt_read": "reading", "attempt_write": "writing"}[call]
     return UnknownArgument(
         f"{call}() takes no {names}: it is one try, which waits for nothing; to wait, "
-        "acquire(wait=SECONDS), which raises Timeout"
+        f"{waits}(wait=SECONDS), which raises Timeout"
     )
 
 
@@ -283,3 +299,60 @@ def of_turned(permits: object, path: object, name: str = "Semaphore") -> Unknown
     return UnknownArgument(
         f"{name}() takes the path first, then the permits: {name}({path!r}, {permits!r})"
     )
+
+
+def _of_side(words: str, call: str) -> str:
+    return words.replace("try_acquire()", _ONE_TRY.get(call, "try_acquire()"))
+
+
+def wrong(
+    call: str,
+    more: tuple[object, ...],
+    given: Mapping[str, object],
+    known: Iterable[str] = (),
+    wait: object = None,
+) -> UnknownArgument:
+    """The error for a call with more arguments by position than it takes, or with strange ones.
+
+    `wait`: what its own place holds, where it has one.
+    """
+    if not more:
+        return unknown(call, given, known)
+    bare, shown = call.removesuffix("()"), ", ".join(map(_shown, more))
+    if bare == "release":
+        return UnknownArgument(
+            f"{call} takes nothing by position, and not {shown}: each lease is let go by itself, "
+            "by `lease.release()`"
+        )
+    if bare == "on_file":
+        return UnknownArgument(
+            f"{call} takes file by position, and not {shown}: name the others, for example "
+            f"wait={_shown(more[0])}, the seconds of patience"
+        )
+    seconds = more[0] if wait is True else 0 if wait is False else wait
+    return UnknownArgument(
+        f"{call} takes wait by position, and not {shown}: write {bare}(wait={_shown(seconds)}); "
+        "for one try wait=0"
+    )
+
+
+def not_called(call: str, given: object, lock: str = "lock") -> InvalidArgument:
+    """The error for `@lock.reading` of a function: its parentheses are missing."""
+    kind, name = type(given).__name__, getattr(given, "__name__", given)
+    return InvalidArgument(
+        f"wait must be a number of seconds or None, not {kind} {name!r}: write @{lock}.{call}()"
+    )
+
+
+def not_mine(lock: LockFace, asker: str) -> NotHeld:
+    """The error for `release()` of who has no lease: who has one, and how that ends.
+
+    `asker`: thread or task.
+    """
+    text = f"{lock._name!r} is not held by this {asker}"
+    leases = lock._all()
+    if any(lease._here() for lease in leases):
+        text += f": another {asker} holds it: call `lease.release()` of that lease"
+    elif any(lease._of_parent() for lease in leases):
+        text += ": the parent process holds it, and this one was forked from it"
+    return NotHeld(text, name=lock._name)

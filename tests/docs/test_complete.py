@@ -45,7 +45,8 @@ def named(text: str) -> set[str]:
 
 
 def members(kind: type) -> set[str]:
-    return {name for name in dir(kind) if not name.startswith("_")} - INTERNAL.get(kind, set())
+    found = {name for name in dir(kind) if not name.startswith("_") and hasattr(kind, name)}
+    return found - INTERNAL.get(kind, set())
 
 
 def errors_of_the_tree() -> list[type[errors.LifeholdError]]:

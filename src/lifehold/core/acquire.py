@@ -258,6 +258,12 @@ class Cancel:
         if self._cancelled:  # looked at after the append, so a cancel in between is not missed
             callback()
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            cures = {"set": ": call cancel()", "is_set": ": read cancelled"}
+            raise AttributeError(f"Cancel has no {name}{cures.get(name, '')}")
+
     def detach(self, callback: Callable[[], None]) -> None:
         """Forget `callback`."""
         if callback in self._callbacks:

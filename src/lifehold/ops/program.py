@@ -11,8 +11,8 @@ import os
 
 from ..core import nearest
 from ..core.errors import InvalidArgument, UnknownArgument
-from ..described import DescribedLock, explained
-from ..lock import check_bool, lock_path
+from ..described import DescribedLock, check_bool, explained
+from ..lock import lock_path
 from ..registry import is_store
 from . import clear as removing
 from . import who as asking

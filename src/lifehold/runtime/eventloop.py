@@ -17,22 +17,24 @@ import _thread
 import asyncio
 import errno
 import sys
+from collections.abc import Coroutine
+from functools import update_wrapper
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from ..core.deadline import NEVER
-from ..core.errors import SystemRefused
+from ..core.errors import InvalidArgument, SystemRefused
 from ..core.events import report
 from . import clock, fork, heartbeat, native
 from .flock_wait import FlockThread, refused
 from .greenlets import PoolCall
 from .held_here import running_task
-from .loss import LostSignal
+from .loss import LostSignal, check_timeout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import gc
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Generator
     from concurrent import futures
     from types import TracebackType
     from typing import TypeVar
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from . import change_wait, holder_for_notices
 
     T = TypeVar("T")
+    Call = TypeVar("Call", bound=Callable[..., Coroutine[object, object, object]])
 else:
     change_wait = fork.later("lifehold.runtime.change_wait", globals())
     holder_for_notices = fork.later("lifehold.runtime.holder_for_notices", globals())
@@ -444,6 +447,7 @@ class AsyncLostSignal(LostSignal):
 
         False as soon as it has been released: nothing can be lost any more.
         """
+        check_timeout(timeout)
         if timeout is not None and timeout <= 0:  # a look, and no watch for it
             if self._path is not None and self._far():
                 await EVENT_LOOP.in_thread(self._check, lambda _: None)
@@ -521,3 +525,52 @@ class LossScope:
             if kind is not None and issubclass(kind, asyncio.CancelledError):
                 raise self._error() from error
         return False
+
+
+# ------------------------------------------------------------------------------------------------
+# A try that nobody awaits is no lease.
+
+
+class AwaitedTry(Coroutine[object, object, object]):
+    """The coroutine of a try. A condition would take it for a lease: it refuses to be one."""
+
+    __slots__ = ("__weakref__", "_made")
+
+    def __init__(self, made: Coroutine[object, object, object]) -> None:
+        self._made = made
+
+    def __bool__(self) -> bool:
+        call = getattr(self._made, "__name__", "try_acquire")
+        raise InvalidArgument(
+            f"{call}() is not awaited, and holds nothing yet: await it: (await lock.{call}())"
+        )
+
+    def __await__(self) -> Generator[object, None, object]:
+        return self._made.__await__()
+
+    def send(self, value: object) -> object:
+        return self._made.send(value)
+
+    def throw(self, *what: Any) -> object:
+        return self._made.throw(*what)
+
+    def close(self) -> None:
+        self._made.close()
+
+    def __getattr__(self, name: str) -> object:
+        """`cr_frame`, `__name__` and the like, of which loops and debuggers ask."""
+        return getattr(self._made, name)
+
+    def __repr__(self) -> str:
+        return repr(self._made)
+
+
+def to_await(function: Call) -> Call:
+    """A coroutine function whose coroutine is refused as a condition."""
+
+    def call(*given: object, **options: object) -> AwaitedTry:
+        return AwaitedTry(function(*given, **options))
+
+    update_wrapper(call, function)
+    call._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    return call  # type: ignore[return-value]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from _weakref import ref
 
 from ..core.deadline import NEVER
+from ..core.errors import InvalidArgument
 from ..core.events import report
 from . import clock, fork
 from .blocking import wakeup_here
@@ -76,6 +77,7 @@ class LostSignal:
 
         False as soon as it has been released: nothing can be lost any more.
         """
+        check_timeout(timeout)
         if timeout is not None and timeout <= 0:  # a look, and no watch for it
             self._check()
             return self.is_set()
@@ -120,8 +122,9 @@ class LostSignal:
     def add_callback(self, callback: Callable[[], object]) -> None:
         """Call `callback()` once when the lease is lost, at once if it is.
 
-        In the thread that notices.
+        In the thread that notices. Raises InvalidArgument for what cannot be called so.
         """
+        check_callback(callback)
         fork.here()
         with fork.gate:  # a lock of its own could be left shut in a child (L9)
             late = self.reason is not None
@@ -202,6 +205,36 @@ class LostSignal:
         watch = getattr(self, "_watch", None)
         if watch is not None:
             fork.collected(watch.close)
+
+
+def check_timeout(given: object) -> None:
+    """Raises InvalidArgument for what is no length of a wait."""
+    if given is None:
+        return
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise InvalidArgument(f"timeout must be 0 or more, in seconds, or None, not {given!r}")
+
+
+def check_callback(given: object) -> None:
+    """Raises InvalidArgument for what a loss could not call."""
+    if not callable(given) or _needs_more(given):
+        raise InvalidArgument(
+            "callback must be callable without arguments, not "
+            f"{type(given).__name__} {getattr(given, '__name__', given)!r}"
+        )
+
+
+def _needs_more(callback: object) -> bool:
+    """Whether a plain function, or a method, has a parameter that nothing would fill."""
+    made: Any = getattr(callback, "__func__", callback)
+    if type(made) is not _FUNCTION:
+        return False
+    code, filled = made.__code__, len(made.__defaults__ or ()) + (made is not callback)
+    named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    return code.co_argcount > filled or bool({*named} - {*(made.__kwdefaults__ or ())})
+
+
+_FUNCTION = type(check_timeout)
 
 
 def _weakly(signal: LostSignal) -> Callable[[], None]:

@@ -250,7 +250,7 @@ async def the_holder_is_named_with_evidence_while_it_holds(s: Stage) -> None:
         expected = (holder.owner, holder.since, holder.nonce, holder.token, "alive", holder.lock)
         expect(named == expected, f"the refusal names another holder: {told}, not {holder}")
         expect(caught.error.evidence == told.evidence, "the refusal has no evidence")
-        for part in (f"pid {os.getpid()}", "alive  yes", "nightly", "next   wait:"):
+        for part in (f"pid {os.getpid()}", "alive  yes", "nightly", "next   "):
             expect(part in str(caught.error), f"{part!r} is not in:\n{caught.error}")
     expect(other.holder() is None, "a holder after release")
 

@@ -10,7 +10,6 @@ kernel, without polling; the folder beside it (recipes/once_results.py) hands th
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any, overload
 
 from ..core.deadline import seconds
@@ -46,11 +45,10 @@ from .once_results import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import dis
     import functools
     import logging
     from collections.abc import Callable
-    from types import EllipsisType, FrameType
+    from types import EllipsisType
     from typing import ParamSpec, TypeVar
 
     from .. import words
@@ -64,7 +62,6 @@ if TYPE_CHECKING:
 else:
     once_results = fork.later("lifehold.recipes.once_results", globals())
     words = fork.later("lifehold.words", globals())
-    dis = fork.later("dis", globals())
     functools = fork.later("functools", globals())
     logging = fork.later("logging", globals())
 
@@ -401,27 +398,9 @@ def decorator(
 
 
 def refuse_bare(face: str, name: object) -> None:
-    """`@once` without a name, as far as it shows before the function is called."""
+    """`@once` without a name, where that shows before the function is called."""
     if isinstance(name, staticmethod | classmethod | property) or is_coroutine_function(name):
         raise _bare(face, name)
-    code = getattr(name, "__code__", None)
-    if code is None or code.co_name == "<lambda>":
-        return
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("lifehold."):
-        frame = frame.f_back
-    if _is_stored_as(frame, code.co_name):
-        raise _bare(face, name)
-
-
-def _is_stored_as(frame: FrameType, name: str) -> bool:
-    """Whether the answer of the call that `frame` makes now is to be known as `name`.
-
-    So it is when `name` is decorated; a function that makes names is not replaced by a decorator.
-    """
-    steps = dis.get_instructions(frame.f_code)
-    after = next((each for each in steps if each.offset > frame.f_lasti), None)
-    return after is not None and after.opname.startswith("STORE_") and after.argval == name
 
 
 def _bare(face: str, name: object) -> InvalidArgument:

@@ -109,7 +109,7 @@ except lifehold.InvalidArgument:
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
-    assert "raise InvalidArgument(" in done.stderr
+    assert "raise words.of_path(" in done.stderr
 
 
 def test_another_file_in_its_place_does_not_disturb_a_run(made, tmp_path):

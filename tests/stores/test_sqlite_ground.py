@@ -46,7 +46,7 @@ def url_of(path):
         ("sqlite:///x.db?synchronous=off", "'normal' or 'full'"),
         ("sqlite:///x.db?busy_timeout=-1", "seconds from 0"),
         ("sqlite:///x.db?shared=maybe", "True or False"),
-        ("sqlite:///x.db?cache=shared", "not cache"),
+        ("sqlite:///x.db?cache=shared", "no cache"),
         ("sqlite:///x.db", None),
     ],
 )

@@ -312,12 +312,12 @@ class RecordLock:
         at, limit = hint.at or self.at, min(until, hint.due)
         if self.safety < NEVER:
             limit = min(limit, self.runtime.now() + self.safety)
-        if hint.pause:
-            await self.runtime.sleep(hint.pause)
         # What a record was made under is not always its name: its close need not be told here.
         ask.alike = type(self), self._ttl()  # one holder at a time, for each of them
         far = self.far()
-        await self.runtime.changed(ask, at, limit, blind=far or not self.near, pid=hint.pid)
+        await self.runtime.changed(
+            ask, at, limit, blind=far or not self.near, pid=hint.pid, pause=hint.pause
+        )
         answer = await self._apart(far)
         ask.slot = answer.hint if isinstance(answer, Held) else None
         return answer

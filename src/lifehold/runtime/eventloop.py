@@ -298,8 +298,17 @@ class EventLoopRuntime:
         return True
 
     async def changed(
-        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
+        self,
+        ask: Ask,
+        path: str,
+        until: float,
+        *,
+        blind: bool = False,
+        pid: int | None = None,
+        pause: float = 0.0,
     ) -> None:
+        if pause:
+            await self.sleep(pause)
         watching = change_wait.of(ask, path, blind, pid)
         if watching is not None:  # else it was armed only now
             await self.rung(ask, watching, watching.limit(until))

@@ -280,7 +280,14 @@ class ModelRuntime:
         return True
 
     async def changed(
-        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
+        self,
+        ask: Ask,
+        path: str,
+        until: float,
+        *,
+        blind: bool = False,
+        pid: int | None = None,
+        pause: float = 0.0,
     ) -> None:
         """Two steps: to arm, and to wait for an event since then. `pid`: a client's number.
 

@@ -194,7 +194,14 @@ class NodeRuntime:
         raise RuntimeError("there are no files in a simulated store")
 
     async def changed(
-        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
+        self,
+        ask: Ask,
+        path: str,
+        until: float,
+        *,
+        blind: bool = False,
+        pid: int | None = None,
+        pause: float = 0.0,
     ) -> None:
         raise RuntimeError("there are no files in a simulated store")
 

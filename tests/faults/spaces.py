@@ -70,7 +70,7 @@ def recycled_in_the_same_tick(scene):
         other = space.party()
         other.ready()
         twins = space.party(script="twins").ready()
-        if not (found := twins.answer(within=60)).get("same"):
+        if not (found := twins.answer(within=120)).get("same"):  # it gives up after 60 s
             scene.cell.note = "no two had one tick"
             return
         scene.cell.note = f"pid {found['pid']}, start tick {found['start']} twice"
@@ -181,8 +181,8 @@ class Inside:
 
     def __enter__(self):
         self.first = subprocess.Popen(
-            [*NEW_PIDS, "sleep", "60"], stdin=subprocess.DEVNULL
-        )  # process 1: it reaps nobody, so the dead stay until we have waited for them
+            [*NEW_PIDS, "sleep", "600"], stdin=subprocess.DEVNULL
+        )  # process 1: it reaps nobody, so the dead stay until we have waited; all end with it
         pid, until = self.first.pid, time.monotonic() + 60
         while not (children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split()):
             assert time.monotonic() < until

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import pytest
 
@@ -138,10 +139,21 @@ def test_a_child_forked_while_a_waiter_begins_does_not_keep_it_alive(tmp_path, m
 # ---- what is closed in a child, by whom it is no more
 
 
+def _forked_by_c_code():
+    """No other thread asks for the interpreter meanwhile: a child would wait for it for ever."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    try:
+        time.sleep(0.05)  # who asks already has its turn
+        return ctypes.PyDLL(None).fork()
+    finally:
+        sys.setswitchinterval(usual)
+
+
 def outcome(work, c_code=True):
     """What `work()` answers in a child that C code, or Python, forks."""
     here, there = os.pipe()
-    pid = ctypes.PyDLL(None).fork() if c_code else os.fork()
+    pid = _forked_by_c_code() if c_code else os.fork()
     if pid == 0:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(10)

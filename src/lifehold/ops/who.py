@@ -80,7 +80,7 @@ def who(
     path = absolute(path)
     files = files or ForeignFiles([path])
     try:
-        answer = _found(name, path, plain, files, removed)
+        answer = _found_in_time(name, path, plain, files, removed)
         if answer.state == FREE and (told := beside(name, path, files.eyes)) is not None:
             answer = told
         if not answer.family:
@@ -108,6 +108,18 @@ def as_it_runs(answer: LockAnswer) -> LockAnswer:
     return replace(
         answer, holder=holder, others=others, remedy=tuple(dict.fromkeys((*cures, *answer.remedy)))
     )
+
+
+def _found_in_time(
+    name: str, path: str, plain: bool, files: ForeignFiles, removed: bool
+) -> LockAnswer:
+    """What is found; from the start when the file went between two looks, as a release does."""
+    for _ in range(READS):
+        try:
+            return _found(name, path, plain, files, removed)
+        except FileNotFoundError:
+            continue
+    return LockAnswer(name, path, SUSPECT, note="it comes and goes while it is read")
 
 
 def _found(name: str, path: str, plain: bool, files: ForeignFiles, removed: bool) -> LockAnswer:
@@ -166,7 +178,7 @@ def _is_blank(fd: int, found: os.stat_result, files: ForeignFiles) -> bool:
 
 
 def _opened(path: str, files: ForeignFiles) -> tuple[int | None, str]:
-    """A descriptor, and why it cannot be read from, "" when it can.
+    """A descriptor, and why it cannot be read from, "" when it can. FileNotFoundError: it went.
 
     Closing any descriptor of a file drops all fcntl locks that this very process has on it, which
     is what POSIX wants: so a file that we have such a lock on is not opened.
@@ -181,6 +193,10 @@ def _opened(path: str, files: ForeignFiles) -> tuple[int | None, str]:
         pass
     try:
         readable = HOST.open(path, READ_ONLY)
+    except FileNotFoundError:
+        if fd is not None:
+            os.close(fd)
+        raise
     except OSError as error:
         return fd, _cannot_be_read(error)
     if fd is not None:

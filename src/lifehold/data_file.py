@@ -20,10 +20,11 @@ import os
 import stat
 import sys
 
+from .checks import check_bool
 from .core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from .core.events import report
 from .core.grant import Bound
-from .described import PLAIN, OtherFace, check_bool, explained
+from .described import PLAIN, OtherFace, explained
 from .lease import BlockEntry, part
 from .local import ground
 from .local.files import CREATE, FOLDER, READ_ONLY, READ_WRITE

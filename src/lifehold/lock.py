@@ -11,6 +11,7 @@ import os
 from _weakref import ref
 
 from . import registry
+from .checks import check_bool, check_cancel, check_flags, check_options, check_record, notify_of
 from .core import events
 from .core.acquire import FIRST_NOTICE, Ask, acquire, deadline_of, look
 from .core.deadline import TRY, seconds
@@ -32,13 +33,7 @@ from .described import (
     PLAIN_LEASE,
     DescribedLock,
     SingletonMeta,
-    check_bool,
-    check_cancel,
-    check_flags,
-    check_options,
-    check_record,
     explained,
-    notify_of,
     strange,
 )
 from .lease import Block, BlockEntry, Exit, Holding, begun, entering, renamed, unwound

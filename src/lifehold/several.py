@@ -13,9 +13,10 @@ from __future__ import annotations
 import os
 
 from .attempts import Attempt
+from .checks import check_cancel
 from .core.deadline import TRY, seconds
 from .core.errors import InvalidArgument, NotAcquired, NotHeld, WouldBlock
-from .described import PLAIN, SingletonMeta, canonical, check_cancel, explained
+from .described import PLAIN, SingletonMeta, canonical, explained
 from .lease import BlockEntry, Exit, OfShape, of_shape, part
 from .lock import Lock, LockFace
 from .runtime import clock, fork

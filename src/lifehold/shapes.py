@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from . import registry
+from .checks import check_bool, check_cancel, check_options
 from .core.deadline import seconds, terms
 from .core.errors import (
     InvalidArgument,
@@ -18,17 +19,7 @@ from .core.errors import (
 )
 from .core.grant import Bound, Lost, Unknown
 from .core.ports import is_downgradable, is_slotted
-from .described import (
-    OF_SIDES,
-    PLAIN,
-    DescribedLock,
-    OtherFace,
-    SingletonMeta,
-    check_bool,
-    check_cancel,
-    check_options,
-    strange,
-)
+from .described import OF_SIDES, PLAIN, DescribedLock, OtherFace, SingletonMeta, strange
 from .lease import BlockEntry, Exit, Holding, OfShape, of_shape
 from .lock import (
     REENTRANT,

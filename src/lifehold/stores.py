@@ -15,12 +15,13 @@ from __future__ import annotations
 import os
 import sys
 
+from .checks import check_bool
 from .core.backend import MOST, WHOLE
 from .core.deadline import seconds
 from .core.errors import InvalidArgument, SystemRefused
 from .core.ports import is_queued
 from .core.value import value
-from .described import PLAIN, check_bool, explained
+from .described import PLAIN, explained
 from .local import lock_names
 from .local.ground import ground_of
 from .lock import Lock, fill

@@ -37,7 +37,7 @@ class Runtime:
     def now(self):
         return clock.now()
 
-    async def changed(self, ask, path, until, *, blind=False, pid=None, pause=0.0):
+    async def changed(self, ask, path, until, *, blind=False, pid=None):
         raise Asleep(path, until, pid)
 
 

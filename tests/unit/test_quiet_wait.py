@@ -10,13 +10,14 @@ from subprocess import PIPE
 
 import pytest
 
+from ground import needs
 from lifehold import Lock, Timeout
 from lifehold.local.files import HOST
 from lifehold.local.judge import PAUSE
 from lifehold.local.kinds import KINDS
 from lifehold.runtime import change_wait
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
+pytestmark = needs("linux")  # its events
 KIND = [kind for kind in KINDS if kind != "kernel"]
 MORE = {"folder": 20}  # it is looked at, by lockfolder's own rule
 

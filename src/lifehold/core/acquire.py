@@ -64,6 +64,7 @@ class Ask:
         "first_notice",
         "name",
         "on_wait",
+        "pause",
         "place",
         "slot",
         "started_at",
@@ -81,6 +82,7 @@ class Ask:
         self.first_notice = FIRST_NOTICE
         self.started_at = self.told_at = 0.0
         self.place: QueuePlace | None = None
+        self.pause = 0.0  # seconds for which it listens to nothing, before it sleeps again
         self.alike: Any = None  # of waits that one event lets in one after the other: the same
         self.slot: Any = None  # what the mechanism keeps between two calls of wait()
 

@@ -298,14 +298,7 @@ if TYPE_CHECKING:
             ...
 
         async def changed(
-            self,
-            ask: Ask,
-            path: str,
-            until: float,
-            *,
-            blind: bool = False,
-            pid: int | None = None,
-            pause: float = 0.0,
+            self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
         ) -> None:
             """Sleep until something happens to what a path leads to, or to a process.
 
@@ -316,7 +309,7 @@ if TYPE_CHECKING:
             `path`: a file or folder by its absolute name, whether it is there or not; with a slash
             at its end, everything in that folder. `blind`: events do not reach us there (a network
             file system): sleep with growing pauses. `pid`: return when this process of our
-            namespace ends. `pause`: seconds for which nothing is listened to, before all else.
+            namespace ends.
             """
             ...
 

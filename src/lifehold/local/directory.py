@@ -167,12 +167,14 @@ class DirectoryLock(RecordLock):
             found = self._weigh(f"{self.path}/{name}", BorrowedRecord(self.files, seen.fd))
             if found.state != DEAD:
                 return self._held(found, beside=self.path)
-            entry = self._opened(name)  # the same: a name is used once
+            entry = self._opened(name)  # while the other is open: numbers are used again
         finally:
             seen.close()
         if entry is None:
             return None
         try:
+            if entry.key != seen.key:
+                return None  # somebody who may write there has put another in its place
             removed = self._take_over(entry, found.marker, alone=len(names) == 1)
         finally:
             entry.close()

@@ -315,9 +315,9 @@ class RecordLock:
         # What a record was made under is not always its name: its close need not be told here.
         ask.alike = type(self), self._ttl()  # one holder at a time, for each of them
         far = self.far()
-        await self.runtime.changed(
-            ask, at, limit, blind=far or not self.near, pid=hint.pid, pause=hint.pause
-        )
+        ask.pause = hint.pause
+        await self.runtime.changed(ask, at, limit, blind=far or not self.near, pid=hint.pid)
+        ask.pause = 0.0
         answer = await self._apart(far)
         ask.slot = answer.hint if isinstance(answer, Held) else None
         return answer

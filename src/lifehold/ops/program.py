@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 
+from ..checks import check_bool
 from ..core import nearest
 from ..core.errors import InvalidArgument, UnknownArgument
-from ..described import DescribedLock, check_bool, explained
+from ..described import DescribedLock, explained
 from ..lock import lock_path
 from ..registry import is_store
 from . import clear as removing

@@ -150,17 +150,10 @@ class BlockingRuntime:
         return True
 
     async def changed(
-        self,
-        ask: Ask,
-        path: str,
-        until: float,
-        *,
-        blind: bool = False,
-        pid: int | None = None,
-        pause: float = 0.0,
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        if pause:
-            clock.pause(pause)
+        if ask.pause:
+            clock.pause(max(0.0, min(ask.pause, until - clock.now())))
         watching = change_wait.of(ask, path, blind, pid)
         if watching is not None:  # else it was armed only now
             until = watching.limit(until)

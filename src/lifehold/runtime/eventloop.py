@@ -16,6 +16,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import errno
+import inspect
 import sys
 from collections.abc import Coroutine
 from functools import update_wrapper
@@ -298,17 +299,10 @@ class EventLoopRuntime:
         return True
 
     async def changed(
-        self,
-        ask: Ask,
-        path: str,
-        until: float,
-        *,
-        blind: bool = False,
-        pid: int | None = None,
-        pause: float = 0.0,
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
-        if pause:
-            await self.sleep(pause)
+        if ask.pause:
+            await self.sleep(max(0.0, min(ask.pause, until - clock.now())))
         watching = change_wait.of(ask, path, blind, pid)
         if watching is not None:  # else it was armed only now
             await self.rung(ask, watching, watching.limit(until))
@@ -581,5 +575,9 @@ def to_await(function: Call) -> Call:
         return AwaitedTry(function(*given, **options))
 
     update_wrapper(call, function)
-    call._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    mark = getattr(inspect, "markcoroutinefunction", None)  # since 3.12
+    if mark is not None:
+        mark(call)
+    else:
+        call._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]

@@ -280,14 +280,7 @@ class ModelRuntime:
         return True
 
     async def changed(
-        self,
-        ask: Ask,
-        path: str,
-        until: float,
-        *,
-        blind: bool = False,
-        pid: int | None = None,
-        pause: float = 0.0,
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
         """Two steps: to arm, and to wait for an event since then. `pid`: a client's number.
 

@@ -90,14 +90,7 @@ class VirtualRuntime:
                 return True
 
     async def changed(
-        self,
-        ask: Ask,
-        path: str,
-        until: float,
-        *,
-        blind: bool = False,
-        pid: int | None = None,
-        pause: float = 0.0,
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
         """Arm at first; then keep one appointment, since anything may have happened in it."""
         if ask.place is None:

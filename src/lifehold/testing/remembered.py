@@ -49,14 +49,7 @@ class TimedRuntime(ModelRuntime):
         self._seat.step("sleep_until", until)
 
     async def changed(
-        self,
-        ask: Ask,
-        path: str,
-        until: float,
-        *,
-        blind: bool = False,
-        pid: int | None = None,
-        pause: float = 0.0,
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
         """Two steps: to arm, and to wait for an event since then, or an instant."""
         if not isinstance(ask.place, ModelChangeWait):

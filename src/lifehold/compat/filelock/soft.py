@@ -479,9 +479,8 @@ class SoftFileMechanism(RecordLock):
         # Of this waiter: another thread's is another.
         hint: WaitHint = NO_HINT if ask.slot is None else ask.slot
         limit = min(until, hint.due, self.runtime.now() + self.safety)
-        await self.runtime.changed(
-            ask, self.path, limit, blind=self.far(), pid=hint.pid, pause=hint.pause
-        )
+        ask.pause = hint.pause
+        await self.runtime.changed(ask, self.path, limit, blind=self.far(), pid=hint.pid)
         self.still_there(self.path)
         answer = self.attempt()
         ask.slot = answer.hint if isinstance(answer, Held) else None

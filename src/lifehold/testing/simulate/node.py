@@ -194,14 +194,7 @@ class NodeRuntime:
         raise RuntimeError("there are no files in a simulated store")
 
     async def changed(
-        self,
-        ask: Ask,
-        path: str,
-        until: float,
-        *,
-        blind: bool = False,
-        pid: int | None = None,
-        pause: float = 0.0,
+        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
     ) -> None:
         raise RuntimeError("there are no files in a simulated store")
 

@@ -3,6 +3,7 @@ files, other users and other PID namespaces."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -16,7 +17,7 @@ import jsonschema
 import pytest
 
 from ground import needs
-from lifehold import LeaseLost, Lock
+from lifehold import LeaseLost, Lock, look
 from lifehold.cli.main import main
 from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import waiters_of
@@ -181,6 +182,33 @@ def test_a_lock_on_a_file_that_was_removed_is_suspect_and_names_its_holder(said,
     assert "do not exclude each other" in text
     assert (found["exists"], found["removed"][0]["pid_here"]) == (replaced, os.getpid())
     assert said(1)[1]["removed"] == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_file_that_goes_between_two_looks_is_free_as_a_release_leaves_it(
+    path, monkeypatch, times
+):
+    """`lifehold wait` ended with 71 when a soft holder let go while it was looked at."""
+    left = times
+
+    def opened(asked, *given):
+        nonlocal left
+        if os.fspath(asked) == str(path) and left:
+            left -= 1
+            path.unlink()
+            if left:
+                path.touch()
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        return plain(asked, *given)
+
+    plain = HOST.open
+    path.touch()
+    monkeypatch.setattr(HOST, "open", opened)
+    before = len(os.listdir("/proc/self/fd"))
+    answer = look(path)
+    assert (answer.state, answer.exists, answer.note) == ("free", False, "")
+    assert left == 0
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 def test_a_removed_file_of_ours_still_tells_since_when(said, path):

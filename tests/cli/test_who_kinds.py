@@ -19,8 +19,10 @@ import pytest
 from ground import needs
 from lifehold import LeaseLost, Lock, look
 from lifehold.cli.main import main
+from lifehold.local import record_handle
 from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import waiters_of
+from lifehold.ops import inventory
 
 pytestmark = needs("linux", "proc")
 
@@ -209,6 +211,35 @@ def test_a_file_that_goes_between_two_looks_is_free_as_a_release_leaves_it(
     assert (answer.state, answer.exists, answer.note) == ("free", False, "")
     assert left == 0
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("asked", ["look", "ls", "holder"])
+@pytest.mark.parametrize("kind", ["soft", "link", "directory", "generation", "folder"])
+def test_a_holder_that_releases_while_it_is_looked_at_is_not_called_dead(
+    path, monkeypatch, kind, asked
+):
+    """Its record was read already, and its witness is asked for: `stale`, one look in ten."""
+    Lock(path, kind=kind).acquire().release()
+    left = look(path).state  # of a folder that may be one of mkdir(1): suspect
+    lease = Lock(path, kind=kind).acquire()
+    let_go: list[bool] = []
+
+    def witness(files, fd):
+        if not let_go:
+            let_go.append(True)
+            lease.release()
+        return plain(files, fd)
+
+    plain = record_handle.is_witnessed
+    monkeypatch.setattr(record_handle, "is_witnessed", witness)
+    if asked == "look":
+        assert look(path).state == left
+    elif asked == "ls":
+        answers = inventory.of_folder(str(path.parent))
+        assert {answer.state for answer in answers} <= {left}
+    else:
+        assert Lock(path, kind=kind).holder() is None
+    assert let_go
 
 
 def test_a_removed_file_of_ours_still_tells_since_when(said, path):

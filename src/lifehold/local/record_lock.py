@@ -48,6 +48,7 @@ else:
     ground_probe = fork.later("lifehold.local.ground_probe", globals())
 
 
+LOOKS = 5  # at a record that is another one each time
 TOO_LATE = "its ttl has passed without a renewal"
 
 
@@ -438,6 +439,18 @@ class RecordLock:
         """Whether its calls may wait for a file server: no event loop should make them then."""
         return is_far(self.path)
 
+    def _look_twice(self) -> Judgement | None:
+        """What stands there. Looked at again when its holder seems gone: it may be releasing."""
+        found = self._look()
+        for _ in range(LOOKS):
+            if found is None or found.state == ALIVE:
+                break
+            again = self._look()
+            if again is not None and again.marker.content == found.marker.content:
+                return again
+            found = again
+        return found
+
     def taken(self) -> bool:
         """Whether anybody holds it, as far as can be told; a dead record is nobody."""
         holder = self.inspect()
@@ -447,7 +460,7 @@ class RecordLock:
         """Who holds it. Tries no lock but the record's own, shared, for a moment."""
         try:
             self.ready()
-            found = self._look()
+            found = self._look_twice()
         except OSError as error:
             if held:
                 return Holder(evidence=f"its record cannot be read: {error.strerror}")

@@ -32,8 +32,9 @@ from .who import (
     answer_present,
     answer_readers,
     as_it_runs,
+    one_look,
+    settled,
     unread,
-    who,
 )
 
 TYPE_CHECKING = False
@@ -116,15 +117,19 @@ def of_paths(paths: dict[str, str], *, every: bool = False) -> list[LockAnswer]:
 
     `every`: each of them is a lock. Else what nobody locks and nobody knows is left out.
     """
-    each = list(paths.items())
-    found = several(list(paths), lambda at, files: _safe(each[at][1], each[at][0], files, every))
-    return [as_it_runs(answer) for answer in found if answer is not None]
+
+    def ask(some: list[str]) -> list[LockAnswer | None]:
+        return several(some, lambda at, files: _safe(paths[some[at]], some[at], files, every))
+
+    return [as_it_runs(each) for each in settled(list(paths), ask) if each is not None]
 
 
 def _safe(name: str, path: str, files: ForeignFiles, every: bool) -> LockAnswer | None:
     """L13  The same, whatever the file makes of it: one hostile file hides no other."""
     try:
         return _of(name, path, files, every)
+    except FileNotFoundError:
+        return None  # it went while we looked
     except Exception as error:  # noqa: BLE001
         return unread(name, path, error)
 
@@ -179,7 +184,7 @@ def _ours(path: str) -> bool:
 def _asked(name: str, path: str, files: ForeignFiles) -> LockAnswer | None:
     """What `who` says of one file."""
     try:
-        return who(name, path, files=files, removed=False)
+        return one_look(name, path, False, files, False)
     except (FileNotFoundError, FolderMissing, InvalidArgument):
         return None  # it has gone, or become something else
     except CorruptRecord as error:

@@ -38,17 +38,20 @@ from .foreign import ForeignFiles, fcntl_holders, of_removed, queue, sees_all_lo
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import TypeVar
 
     from ..local.files import Files
     from ..local.judge import Judgement
     from . import stored
     from .families import Family, ProcessTable, StatedHolder
+
+    Found = TypeVar("Found", LockAnswer, LockAnswer | None)
 else:
     stored = fork.later("lifehold.ops.stored", globals())
 
 __all__ = ["FREE", "HELD", "STALE", "SUSPECT", "FolderMissing", "LockAnswer", "who"]
 READS = 5  # of a record that is being written at this very moment
-PAUSE = 0.002  # seconds between them
+PAUSE = 0.002  # seconds between them, and before a second look
 OURS_BY_FCNTL = "this process has an fcntl lock on the file, which to read it would drop"
 EMPTY = "no kernel lock; a tool that locks by presence would look the same"
 MOST = 20  # of others who are looked at as to whether they run
@@ -77,8 +80,46 @@ def who(
     """
     if is_store(path):
         return stored.answer(name, path)
+    files = files or ForeignFiles([absolute(path)])
+    return settled([path], lambda _: [one_look(name, path, plain, files, removed)])[0]
+
+
+def settled(paths: list[str], ask: Callable[[list[str]], list[Found]]) -> list[Found]:
+    """`ask(paths)`; what seems to be gone, or cannot be told, is asked for until it says it twice.
+
+    A holder that releases between the look at its record and that at its witness seems to have
+    died. At the second look its record does not stand there any more.
+    """
+    found = ask(paths)
+    todo = [at for at, answer in enumerate(found) if _is_doubtful(answer)]
+    for _ in range(READS):
+        if not todo:
+            break
+        clock.pause(PAUSE)
+        before = [_said(found[at]) for at in todo]
+        for at, answer in zip(todo, ask([paths[at] for at in todo]), strict=True):
+            found[at] = answer
+        changed = [at for at, said in zip(todo, before, strict=True) if _said(found[at]) != said]
+        todo = [at for at in changed if _is_doubtful(found[at])]
+    return found
+
+
+def _is_doubtful(answer: LockAnswer | None) -> bool:
+    return answer is not None and answer.state in (STALE, SUSPECT)
+
+
+def _said(answer: LockAnswer | None) -> object:
+    """What two looks at one lock that nobody touches have in common."""
+    if answer is None:
+        return None
+    who = answer.holder
+    grant = None if who is None else (who.owner, who.since, who.token, who.nonce)
+    return answer.state, answer.kind, grant
+
+
+def one_look(name: str, path: str, plain: bool, files: ForeignFiles, removed: bool) -> LockAnswer:
+    """As `who`; but somebody who releases just now may seem to be gone."""
     path = absolute(path)
-    files = files or ForeignFiles([path])
     try:
         answer = _found_in_time(name, path, plain, files, removed)
         if answer.state == FREE and (told := beside(name, path, files.eyes)) is not None:

@@ -141,9 +141,9 @@ zpty -n -w shell $'\\C-ulifehold help simu\\t'
 zpty -r -m shell line '*help simulate*' && print -r -- "help: $line"
 zpty -n -w shell $'\\C-ulifehold run --also week\\t'
 zpty -r -m shell line '*also weekly*' && print -r -- "another: $line"
-zpty -n -w shell $'\\C-ulifehold run weekly mkd\\t'
+zpty -n -w shell $'\\C-ulifehold run weekly mkdi\\t'
 zpty -r -m shell line '*weekly mkdir*' && print -r -- "behind: $line"
-zpty -n -w shell $'\\C-ulifehold run weekly -- mkd\\t'
+zpty -n -w shell $'\\C-ulifehold run weekly -- mkdi\\t'
 zpty -r -m shell line '*-- mkdir*' && print -r -- "dashes: $line"
 """
     text = "\n".join(said(["timeout", "30", "zsh", "-f", "-c", play], environ))

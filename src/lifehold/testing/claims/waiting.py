@@ -201,9 +201,9 @@ async def a_deadline_that_meets_the_release_leaves_nothing_held(s: Stage) -> Non
         expect(await s.comes_free(), f"held by nobody after round {number}")
 
 
-async def _in_or_late(s: Stage) -> str:
+async def _in_or_late(s: Stage, wait: float = 0.002) -> str:
     try:
-        return await _in_and_out(s, 0.002)
+        return await _in_and_out(s, wait)
     except NotAcquired:
         return "late"
 
@@ -211,8 +211,8 @@ async def _in_or_late(s: Stage) -> str:
 @claim()
 async def a_waiter_that_gave_up_leaves_nothing_behind(s: Stage) -> None:
     held = await s.face.acquire(s.lock())
-    for _ in range(2):
-        await s.face.start(lambda: _in_or_late(s)).result()
+    await s.face.start(lambda: _in_or_late(s)).result()
+    await s.face.start(lambda: _in_or_late(s, 0)).result()  # may keep a file open for the next try
     before = footprint()
     for _ in range(5):
         expect(await s.face.start(lambda: _in_or_late(s)).result() == "late", "two are in")

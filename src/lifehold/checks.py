@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .core.deadline import seconds
+from .core.deadline import FIRST_NOTICE, seconds
 from .core.errors import InvalidArgument
 from .runtime import fork
 
@@ -24,8 +24,8 @@ def notify_of(given: object) -> float | bool:
         return False
     if given is True or not isinstance(given, int | float) or not given >= SOONEST:
         raise InvalidArgument(
-            f"notify must be None (waiters are told after 2 s), {SOONEST} seconds or more until "
-            f"the first time, or False (told at the level DEBUG alone), not {given!r}"
+            f"notify must be None (waiters are told after {FIRST_NOTICE:g} s), {SOONEST} seconds "
+            f"or more until the first time, or False (told at the level DEBUG alone), not {given!r}"
         )
     return seconds("notify", given) or False
 

@@ -72,9 +72,12 @@ def test_the_lines_about_files_run(end, tmp_path, monkeypatch):
     assert taken == [None]
 
 
+HEAD = "| machines | who takes part, or what the machines share | holders at a time | take | more |"
+
+
 def table() -> str:
     """The tree as the page shows it."""
-    rows = ["| where | who, or what they reach | how many | take | more |", "|---|---|---|---|---|"]
+    rows = [HEAD, "|---|---|---|---|---|"]
     for end in ENDS:
         given = end.given
         where = given.get("hosts") or ("several" if "place" in given else "one")
@@ -107,7 +110,7 @@ def test_the_answer_is_one_line_of_code_and_a_page(capsys):
 def test_what_is_left_open_without_a_terminal_is_refused_with_its_option(monkeypatch):
     with open("/dev/null") as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
-        with pytest.raises(options.Usage, match="--place: folder, database, nothing"):
+        with pytest.raises(options.Usage, match="--place: folder, database, redis, nothing"):
             choose(["--hosts", "2"])
         with pytest.raises(options.Usage, match="did you mean 'several'"):
             choose(["--hosts", "sevral"])

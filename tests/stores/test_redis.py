@@ -19,7 +19,9 @@ from lifehold import (
     UnsafeGround,
     aio,
     connect,
+    once,
 )
+from lifehold.cli.choose_tree import ENDS, REDIS
 from lifehold.core.backend import NoReply, Unreachable
 from lifehold.core.owner import Owner
 from lifehold.runtime import clock
@@ -31,6 +33,7 @@ from lifehold.store.redis.wire import RedisConnection, RedisRefused
 from patience import SOON, until
 
 pytestmark = needs("redis")
+IN_REDIS = [end for end in ENDS if end.given.get("place") == "redis"]
 RIGHTS = "~lifehold:* &lifehold:* +@read +@write +@scripting +@pubsub +@connection +time"
 USERS = (
     f"app on >hunter2 {RIGHTS} +info",
@@ -472,3 +475,12 @@ def test_an_event_loop_that_is_busy_keeps_no_connection_from_threads(redis_url):
         await asyncio.gather(*tasks)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("end", IN_REDIS, ids=lambda end: end.given["how"])
+def test_the_lines_of_the_decision_tree_run(redis_url, end):
+    done: list[object] = []
+    names = {"connect": connect, "once": once, "done": done, "build": lambda: 5}
+    line = end.python.replace(REDIS, redis_url).replace("...", "done.append(lease.check())")
+    exec(line, names)
+    assert names.get("result") == 5 if end.given["how"] == "once" else done == [None]

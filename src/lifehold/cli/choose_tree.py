@@ -57,7 +57,8 @@ QUESTIONS = (
         {
             "folder": "a shared folder (NFS, CephFS, SMB ...)",
             "database": "a PostgreSQL",
-            "nothing": "neither",
+            "redis": "a Redis or Valkey, and two holders after a failover are acceptable",
+            "nothing": "none of these",
         },
         (("hosts", "one"),),
     ),
@@ -90,6 +91,7 @@ QUESTIONS = (
 )
 
 PATH, SHARED, STORE = "./data/job.lock", "/mnt/shared/job.lock", "postgresql://HOST/DATABASE"
+REDIS = "redis://HOST/0"
 LEASE = 'kind="generation", ttl=30'
 ENDS = (
     End(
@@ -209,8 +211,8 @@ ENDS = (
     ),
     End(
         {"place": "folder", "how": "few"},
-        "No semaphore is kept in a shared folder: one lock for each slot, or a PostgreSQL.",
-        f'with connect("{STORE}").semaphore("job", 4) as lease: ...',
+        "No semaphore is kept in a shared folder: take a lock for each slot, or a PostgreSQL.",
+        "",
         "",
         "explanation/semaphore.md",
     ),
@@ -224,7 +226,7 @@ ENDS = (
     # A database
     End(
         {"place": "database", "how": "one"},
-        "A lease in PostgreSQL, by the server's clock.",
+        'A lease in PostgreSQL, by the server\'s clock. Not behind a pooler: also kind="session".',
         f'with connect("{STORE}").lock("job", ttl=30) as lease: ...',
         f"lifehold run --store {STORE} job -- CMD",
         "explanation/postgresql.md",
@@ -248,6 +250,35 @@ ENDS = (
         "One call runs; all get its result or its failure, on every host.",
         f'result = once("{STORE}#job", build)',
         f"lifehold once --store {STORE} job -- CMD",
+        "explanation/once.md",
+    ),
+    # A Redis
+    End(
+        {"place": "redis", "how": "one"},
+        "A lease in Redis, by the server's clock: guard the data by its token.",
+        f'with connect("{REDIS}").lock("job", ttl=30) as lease: ...',
+        f"lifehold run --store {REDIS} job -- CMD",
+        "explanation/redis.md",
+    ),
+    End(
+        {"place": "redis", "how": "readers"},
+        "A reader/writer lock in Redis.",
+        f'with connect("{REDIS}").read_write("job").writing() as lease: ...',
+        "",
+        "explanation/redis.md",
+    ),
+    End(
+        {"place": "redis", "how": "few"},
+        "A semaphore in Redis.",
+        f'with connect("{REDIS}").semaphore("job", 4) as lease: ...',
+        "",
+        "explanation/redis.md",
+    ),
+    End(
+        {"place": "redis", "how": "once"},
+        "One call runs; all get its result or its failure, on every host.",
+        f'result = once("{REDIS}#job", build)',
+        f"lifehold once --store {REDIS} job -- CMD",
         "explanation/once.md",
     ),
 )

@@ -17,7 +17,7 @@ import jsonschema
 import pytest
 
 from ground import needs
-from lifehold import LeaseLost, Lock, look
+from lifehold import LeaseLost, Lock, ReadWriteLock, Semaphore, look
 from lifehold.cli.main import main
 from lifehold.local import record_handle
 from lifehold.local.files import HOST
@@ -27,6 +27,7 @@ from lifehold.ops import inventory
 pytestmark = needs("linux", "proc")
 
 F_OFD_SETLK = 37
+RECORDS = ["soft", "link", "directory", "generation", "folder"]  # whose record is the lock
 SCHEMA = json.loads(
     (Path(__file__).parents[2] / "docs/reference/who.schema.json").read_text(encoding="utf-8")
 )
@@ -214,7 +215,7 @@ def test_a_file_that_goes_between_two_looks_is_free_as_a_release_leaves_it(
 
 
 @pytest.mark.parametrize("asked", ["look", "ls", "holder"])
-@pytest.mark.parametrize("kind", ["soft", "link", "directory", "generation", "folder"])
+@pytest.mark.parametrize("kind", RECORDS)
 def test_a_holder_that_releases_while_it_is_looked_at_is_not_called_dead(
     path, monkeypatch, kind, asked
 ):
@@ -222,16 +223,7 @@ def test_a_holder_that_releases_while_it_is_looked_at_is_not_called_dead(
     Lock(path, kind=kind).acquire().release()
     left = look(path).state  # of a folder that may be one of mkdir(1): suspect
     lease = Lock(path, kind=kind).acquire()
-    let_go: list[bool] = []
-
-    def witness(files, fd):
-        if not let_go:
-            let_go.append(True)
-            lease.release()
-        return plain(files, fd)
-
-    plain = record_handle.is_witnessed
-    monkeypatch.setattr(record_handle, "is_witnessed", witness)
+    monkeypatch.setattr(record_handle, "is_witnessed", releasing(let_go := [lease]))
     if asked == "look":
         assert look(path).state == left
     elif asked == "ls":
@@ -239,7 +231,58 @@ def test_a_holder_that_releases_while_it_is_looked_at_is_not_called_dead(
         assert {answer.state for answer in answers} <= {left}
     else:
         assert Lock(path, kind=kind).holder() is None
-    assert let_go
+    assert not let_go
+
+
+@pytest.mark.parametrize("kind", ["kernel", *RECORDS])
+def test_who_is_refused_by_a_holder_that_has_released_since_hears_that(path, kind):
+    """And not that the holder left no trace, or that its file cannot be read."""
+    options = {"cleanup": True} if kind == "kernel" else {"kind": kind}
+    mechanism = Lock(path, **options)._mechanism
+    Lock(path, **options).acquire().release()
+    told = mechanism.inspect(held=True)
+    assert (told.alive, told.evidence) == (
+        "unknown",
+        "it was held a moment ago, and is free by now",
+    )
+
+
+def test_the_same_of_a_semaphore_and_of_a_reader_whose_writer_is_not_there(path):
+    slots = Semaphore(path, 2)
+    slots.acquire().release()
+    told = slots._mechanism.inspect(held=True)
+    assert told.evidence == "it was held a moment ago, and is free by now"
+    shared = ReadWriteLock(f"{path}.rw", kind="soft")
+    with shared.reading():
+        told = shared._writes._mechanism.inspect(held=True)
+        assert (told.alive, told.owner.pid) == ("alive", os.getpid())
+    assert shared._writes._mechanism.inspect() is None
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_who_is_refused_by_a_holder_that_releases_just_then_hears_who_it_was(
+    path, monkeypatch, kind
+):
+    mechanism = Lock(path, kind=kind)._mechanism
+    monkeypatch.setattr(
+        record_handle, "is_witnessed", releasing(left := [Lock(path, kind=kind).acquire()])
+    )
+    told = mechanism.inspect(held=True)
+    assert not left
+    assert (told.alive, told.owner.pid) == ("alive", os.getpid())
+    assert told.evidence == "it was held a moment ago"
+
+
+def releasing(left):
+    """`is_witnessed`, that of a holder which lets go just before it is first asked."""
+    plain = record_handle.is_witnessed
+
+    def witness(files, fd):
+        if left:
+            left.pop().release()
+        return plain(files, fd)
+
+    return witness
 
 
 def test_a_removed_file_of_ours_still_tells_since_when(said, path):

@@ -24,7 +24,7 @@ from .files import LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
 from .ground import MountInfo, place_of
 from .proc_locks import FLOCK, OFD, KernelLine, Key, OpenFileScan, key_of, lines_of
 from .record import SIZE, Record, as_holder, parse
-from .refusals import refused
+from .refusals import JUST_RELEASED, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,9 +75,11 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
         try:
             seen = look_at(files, path)
         except OSError as error:
+            gone = error.errno == errno.ENOENT
             if held:
-                return Holder(evidence=f"the lock file cannot be read: {error.strerror}")
-            if error.errno == errno.ENOENT:
+                why = f"the lock file cannot be read: {error.strerror}"
+                return Holder(evidence=JUST_RELEASED if gone else why)
+            if gone:
                 return None
             raise refused(path, error) from error
         setters = seen.setters(FLOCK)

@@ -30,7 +30,7 @@ from .ground import is_far, place_of_path
 from .handles import TABLE, Descriptors, LockFile, table_for
 from .kernel import Asked, KernelLock
 from .record import MAGIC, VERSION
-from .refusals import refused
+from .refusals import JUST_RELEASED, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ class KernelSemaphore(Asked):
         for lock in self.slots:
             if os.path.exists(lock.path) and (found := lock.inspect()) is not None:
                 return found
-        return None
+        return Holder(evidence=JUST_RELEASED) if held else None
 
 
 # ------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from .handles import RELEASED, TABLE, Descriptors, not_open, table_for
 from .judge import NO_HINT, PAUSE, TOO_SLOW, WaitHint, refuse_other_ttl
 from .kernel import made
 from .record import HELD, RecordTemplate, WrittenRecord
-from .refusals import asked_again, needs_ttl, no_flock, refused
+from .refusals import JUST_RELEASED, asked_again, needs_ttl, no_flock, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -439,14 +439,13 @@ class RecordLock:
         """Whether its calls may wait for a file server: no event loop should make them then."""
         return is_far(self.path)
 
-    def _look_twice(self) -> Judgement | None:
-        """What stands there. Looked at again when its holder seems gone: it may be releasing."""
-        found = self._look()
+    def _looked_again(self, found: Judgement | None) -> Judgement | None:
+        """Looked at again when its holder seems gone: it may be releasing just now."""
         for _ in range(LOOKS):
             if found is None or found.state == ALIVE:
                 break
             again = self._look()
-            if again is not None and again.marker.content == found.marker.content:
+            if _is_same(again, found):
                 return again
             found = again
         return found
@@ -460,13 +459,19 @@ class RecordLock:
         """Who holds it. Tries no lock but the record's own, shared, for a moment."""
         try:
             self.ready()
-            found = self._look_twice()
+            first = self._look()
+            found = self._looked_again(first)
         except OSError as error:
             if held:
                 return Holder(evidence=f"its record cannot be read: {error.strerror}")
             raise refused(self.path, error) from error
+        if held and first is not None and first.state == DEAD:
+            if not (self.dead_is_told and _is_same(found, first)):
+                found = replace(first, state=ALIVE, evidence="it was held a moment ago")
         if found is None:
-            return None
-        if held and found.state == DEAD and not self.dead_is_told:
-            found = replace(found, state=ALIVE, evidence="it was held a moment ago")
+            return Holder(evidence=JUST_RELEASED) if held else None
         return found.holder(seek=True)
+
+
+def _is_same(found: Judgement | None, other: Judgement) -> bool:
+    return found is not None and found.marker.content == other.marker.content

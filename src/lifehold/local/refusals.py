@@ -26,6 +26,7 @@ class UntrustedPath(OSError):
     """L13  A path leads where root does not follow (local/anchored.py)."""
 
 
+JUST_RELEASED = "it was held a moment ago, and is free by now"  # as who refused us cannot be named
 STALE_TRIES = 8  # of one attempt on which a file server has forgotten a file
 
 DIGITS = 20  # of the name of a numbered record

@@ -45,7 +45,7 @@ from .token_file import LENGTH, counter_of, stored_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any, TypeVar
 
     from ..core.acquire import Ask
@@ -429,15 +429,21 @@ class SoftReadWrite:
 
     def inspect(self, *, held: bool = False) -> Holder | None:
         """The writer, or one of the readers."""
-        found = self.claim.inspect(held=held)
-        if found is not None:
-            return found
+        vague = None
+        for found in self._inspected(held):
+            if found is not None and found.owner is not None:
+                return found
+            vague = vague or found
+        return vague
+
+    def _inspected(self, held: bool) -> Iterator[Holder | None]:
+        yield self.claim.inspect(held=held)
         try:
             names = list(filter(is_marker, self.files.listdir(self.folder)))
         except OSError:
-            return None
-        readers = (self._marker(f"{self.folder}/{name}").inspect(held=held) for name in names)
-        return next((reader for reader in readers if reader is not None), None)
+            return
+        for name in names:
+            yield self._marker(f"{self.folder}/{name}").inspect(held=held)
 
     # --------------------------------------------------------------------------------------------
     # How one side of the lock waits.

@@ -230,6 +230,30 @@ def test_rename_new_replaces_nothing(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["b", "c"]
 
 
+def test_rename_new_replaces_no_file_where_the_system_has_no_such_call(tmp_path, monkeypatch):
+    """As over NFS, or on another system."""
+    monkeypatch.setattr(files, "_rename_call", False)
+    (tmp_path / "ours").write_text("ours")
+    (tmp_path / "theirs").write_text("theirs")
+    with pytest.raises(FileExistsError):
+        files.rename_new(str(tmp_path / "ours"), str(tmp_path / "theirs"))
+    assert (tmp_path / "theirs").read_text() == "theirs"
+    files.rename_new(str(tmp_path / "ours"), str(tmp_path / "new"))
+    (tmp_path / "folder").mkdir()
+    files.rename_new(str(tmp_path / "folder"), str(tmp_path / "moved"))
+    assert sorted(os.listdir(tmp_path)) == ["moved", "new", "theirs"]
+    assert (tmp_path / "new").read_text() == "ours"
+    assert (tmp_path / "new").stat().st_nlink == 1
+    at = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(FileExistsError):
+            files.rename_new("new", "theirs", at)
+        files.rename_new("new", "newer", at)
+    finally:
+        os.close(at)
+    assert sorted(os.listdir(tmp_path)) == ["moved", "newer", "theirs"]
+
+
 def test_what_ours_left_empty_is_taken_and_mkdir_cannot_make_its_mark(path):
     os.mkdir(path, 0o7777)
     assert not os.stat(path).st_mode & MARK

@@ -270,6 +270,14 @@ MUTANTS = (
         ("tests/unit/test_between_calls.py -k 'follow_one and link'",),
     ),
     Mutant(
+        "L5",
+        "adopt though it was touched since",
+        "LinkLock._take_over",
+        "if (content, touched) != (found.marker.content, found.touched) or not self._leads(ours):",
+        "if content != found.marker.content or not self._leads(ours):",
+        ("tests/unit/test_between_calls.py -k 'touch_before'",),
+    ),
+    Mutant(
         "L2",
         "no settle after adopting",
         "LinkLock._settled",

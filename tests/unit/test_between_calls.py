@@ -6,6 +6,8 @@ calls of the other, in every kind whose record is the lock, on the real file sys
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from lifehold.core.deadline import Terms
@@ -135,6 +137,39 @@ def test_a_renewal_after_somebody_has_followed_is_refused(tmp_path, kind):
     assert isinstance(finish(late.renew(grant)), Lost) or kind == "link"  # its clock tells it
     assert holds(other, followed)
     assert other.drop(followed) is None
+
+
+@pytest.mark.parametrize("kind", ["soft", "link"])
+def test_a_released_record_at_the_path_is_a_free_lock(tmp_path, kind):
+    """Of another kind, say, which leaves its last record when it lets go."""
+    _, _, released = party("generation", tmp_path / "numbered")
+    assert released.drop(released.attempt()) is None
+    (record,) = [each for each in (tmp_path / "numbered").iterdir() if each.name.isdigit()]
+    path = tmp_path / "build.lock"
+    path.write_bytes(record.read_bytes())
+    _, _, lock = party(kind, path)
+    assert holds(lock, lock.attempt())
+
+
+def test_a_touch_before_the_last_look_keeps_a_link_lock(tmp_path):
+    """As liblockfile renews: the content stays as it is, and the time alone tells of the beat."""
+    seen = []
+    for number in range(1, MOST_CALLS):
+        path = tmp_path / f"{number}.lock"
+        _, _, holder = party("link", path)
+        kept = holder.attempt()
+        assert holds(holder, kept)
+        later, seam, other = party("link", path)
+        other.attempt()  # since then it watches
+        later.at += 31
+        seam.before(number, lambda path=path: os.utime(path, ns=(10**18, 10**18)))
+        answer = other.attempt()
+        if not seam.last:
+            break
+        seen.append((seam.last, isinstance(answer, Grant)))
+    under_guard = [name for name, _ in seen].index("guard") + 1
+    assert not any(taken for _, taken in seen[:under_guard]), seen
+    assert seen[-1][1]  # after the last look it is too late
 
 
 class Interrupted(Exception):

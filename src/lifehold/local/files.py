@@ -151,10 +151,11 @@ def device_of(words: Any) -> int:
 # ------------------------------------------------------------------------------------------------
 # rename(2) that replaces nothing: renameat2(2) with RENAME_NOREPLACE, by ctypes.
 #
-# Plain rename(2) puts a folder in the place of an empty one; for a program that takes its locks by
-# mkdir(2), an empty folder is a lock that it holds. Where there is no such call (another system, an
-# old C library, a file server, no ctypes) it is plain rename(2), and a lock of mkdir(2) that was
-# made since the caller looked is replaced.
+# Where there is no such call (another system, an old C library, a file server, no ctypes) a file is
+# given its second name by link(2), which replaces nothing either, and loses its first. A folder has
+# no second name: it is moved by plain rename(2), which puts it in the place of an empty one. For a
+# program that takes its locks by mkdir(2) an empty folder is a lock that it holds, and one that was
+# made since the caller looked is replaced there.
 
 
 RENAME_NOREPLACE = 1
@@ -177,10 +178,15 @@ def rename_new(old: str, new: str, at: int = AT_FDCWD) -> None:
         code = get_errno()
         if code not in NO_NOREPLACE:
             raise OSError(code, os.strerror(code), old, None, new)
-    if at == AT_FDCWD:
-        os.rename(old, new)
+    folder = None if at == AT_FDCWD else at
+    try:
+        os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+    except FileExistsError:
+        raise
+    except (OSError, RuntimeError):  # a folder, or no second names here (RuntimeError: no linkat)
+        os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
     else:
-        os.rename(old, new, src_dir_fd=at, dst_dir_fd=at)
+        os.unlink(old, dir_fd=folder)
 
 
 def _load_rename() -> Any:

@@ -128,7 +128,7 @@ class LivenessJudge:
         touched = found.touched()
         marker = read(content)
         if marker.state == CURRENT and marker.stage not in LIVE:
-            return Judgement(DEAD, marker.stage, marker, found.key, "")
+            return Judgement(DEAD, marker.stage, marker, found.key, "", touched=touched)
         lock = self.lock(path, marker, place)
         if marker.state == CURRENT and marker.kind not in (self.kind, ""):
             mixed = mixed_kinds(path, self.kind, marker.kind)

@@ -93,6 +93,7 @@ QUESTIONS = (
 PATH, SHARED, STORE = "./data/job.lock", "/mnt/shared/job.lock", "postgresql://HOST/DATABASE"
 REDIS = "redis://HOST/0"
 LEASE = 'kind="generation", ttl=30'
+SLOT = "/mnt/shared/job-{number % 4}.lock"
 ENDS = (
     End(
         {"who": "tool"},
@@ -103,7 +104,7 @@ ENDS = (
     ),
     End(
         {"place": "nothing"},
-        "Nothing can keep them apart: they need one place that all of them reach.",
+        "First set up one place that all of them reach: nothing else keeps them apart.",
         "",
         "",
         "how-to/database.md",
@@ -211,9 +212,9 @@ ENDS = (
     ),
     End(
         {"place": "folder", "how": "few"},
-        "No semaphore is kept in a shared folder: take a lock for each slot, or a PostgreSQL.",
-        "",
-        "",
+        "A lock for each slot, which a worker finds by its number. A PostgreSQL has a semaphore.",
+        f'with Lock(f"{SLOT}", {LEASE}) as lease: ...',
+        "lifehold run --kind generation --ttl 30 /mnt/shared/job-SLOT.lock -- CMD",
         "explanation/semaphore.md",
     ),
     End(

@@ -47,4 +47,4 @@ def test_who_says_of_one_that_was_used_that_there_is_no_file(lifehold, tmp_path)
     assert lifehold("who", "./job.lock").stdout.startswith(
         "'./job.lock' is free: there is no file\n"
     )
-    assert "nobody has used it yet" in lifehold("who", "./other.lock").stdout
+    assert "nobody has used it yet" in lifehold("who", "other").stdout

@@ -19,7 +19,8 @@ import pytest
 from ground import needs
 from lifehold import LeaseLost, Lock, ReadWriteLock, Semaphore, look
 from lifehold.cli.main import main
-from lifehold.local import record_handle
+from lifehold.core.value import replace
+from lifehold.local import kernel_holders, record_handle
 from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import waiters_of
 from lifehold.ops import inventory
@@ -309,6 +310,39 @@ def test_a_pid_file_of_a_dead_process_is_stale(said, path):
     text, found = said(3)
     assert found["state"] == "stale"
     assert f"alive  no (no process {gone.pid} any more)" in text
+
+
+def test_a_holder_that_lets_go_and_takes_it_again_passed_its_file_to_nobody(path, monkeypatch):
+    scan = kernel_holders.OpenFileScan
+
+    def between(names, pids=None, **more):
+        """Of the first survey, which meets it between two grants."""
+        return scan(names, pids if pids is None else [], **more)
+
+    monkeypatch.setattr(kernel_holders, "OpenFileScan", between)
+    with Lock(path):
+        assert kernel_holders.holder_of(HOST, str(path), False).evidence == "kernel witness"
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda path: kernel_holders.holder_of(HOST, path, True), lambda path: look(path).holder]
+)
+def test_a_record_of_somebody_else_is_read_again_before_it_is_called_none(path, monkeypatch, ask):
+    """The lock went to another and came back, while its record was read."""
+    looks, look_at = [], kernel_holders.look_at
+
+    def crossed(*given, **named):
+        seen = look_at(*given, **named)
+        looks.append(seen)
+        if len(looks) > 1:
+            return seen
+        other = replace(seen.record.owner, pid=seen.record.owner.pid + 1)
+        return replace(seen, record=replace(seen.record, owner=other))
+
+    monkeypatch.setattr(kernel_holders, "look_at", crossed)
+    with Lock(path) as lease:
+        found = ask(str(path))
+        assert (found.evidence, found.nonce) == ("kernel witness", lease.nonce)
 
 
 def test_a_pid_file_older_than_the_process_of_its_number_proves_nothing(said, path):

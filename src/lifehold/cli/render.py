@@ -199,7 +199,8 @@ def in_words(answer: LockAnswer, now: float) -> str:
     lock = answer.holder.lock if answer.holder and answer.holder.lock else answer.path
     lines = [f"'{name}' is {_colour().painted(answer.state)}"]
     if not answer.exists:
-        used = answer.removed or os.path.lexists(f"{answer.path}.token")  # of kind="soft"
+        # The file of kind "soft" goes with its holder; that of "link" does, and leaves no token.
+        used = answer.removed or "/" in name or os.path.lexists(f"{answer.path}.token")
         lines[0] += ": there is no file" if used else ": nobody has used it yet"
     if answer.holder is not None:
         lines += facts(answer.holder, now)

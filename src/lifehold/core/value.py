@@ -132,7 +132,7 @@ class _Value(tuple):  # type: ignore[type-arg]
         return tuple(self)
 
 
-def replace(record: T, **changes: object) -> T:
+def replace(record: T, /, **changes: object) -> T:
     """A copy of a value with some fields changed."""
     return type(record)(**(as_dict(record) | changes))
 

@@ -71,6 +71,7 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
 
     `held`: we have just been refused.
     """
+    before = None
     for _ in range(LOOKS):
         try:
             seen = look_at(files, path)
@@ -88,8 +89,22 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
         holder = held_by(seen, setters[0])
         now = lines_of([seen.key])
         if now is None or setters[0] in now:  # the record that we read was that of this holder
-            return holder
+            if holder == before or is_recorded(seen, holder):
+                return holder
+            before = holder
     return Holder(alive=ALIVE, evidence=RESTLESS, lock=seen.lock)
+
+
+def is_recorded(seen: HolderLook, holder: Holder) -> bool:
+    """Whether the kernel's holder is whom the record names, if it names anybody.
+
+    Else somebody holds it who writes no record, or inherited it; or it went to another, and came
+    back, while we looked. Two looks tell the one from the other.
+    """
+    record, owner = seen.record, holder.owner
+    if record is None or record.owner is None:
+        return True
+    return owner is not None and (owner.pid, holder.nonce) == (record.owner.pid, record.nonce)
 
 
 def look_at(
@@ -146,14 +161,18 @@ def held_by(
             gone, why = True, verdict.evidence
             if _has(survey, line.pid, seen, False):  # its number's next process did
                 gone = named = False
-    if not gone and _has(survey, line.pid, seen, True):
+    has = not gone and _has(survey, line.pid, seen, True)
+    if not has:
+        survey = OpenFileScan([_name(seen)], after=line.pid) if into is None else into(0)
+        # It may have let go before the first survey, and taken it again before this one.
+        has = not gone and line.pid in [file.pid for file in survey.holding(seen.key, FLOCK)]
+    if has:
         if named:
             assert record is not None
             note = "" if here else f"; it is process {line.pid} as seen from here"
             left = as_holder(record, seen.lock)
             return replace(left, alive=ALIVE, evidence=WITNESS + note, pid_here=line.pid)
         return _stranger(seen, line)
-    survey = OpenFileScan([_name(seen)], after=line.pid) if into is None else into(0)
     heir = _heir(seen, survey, line, record if named else None, gone)
     if heir is not None:
         return heir

@@ -247,6 +247,7 @@ def _opened(path: str, files: ForeignFiles) -> tuple[int | None, str]:
 
 def _steady(answer: LockAnswer, fd: int, files: ForeignFiles) -> LockAnswer:
     """Who holds it, looked at again when it changed hands while we looked."""
+    before = None
     for _ in range(kernel_holders.LOOKS):
         files.forget()
         seen = kernel_holders.look_at(
@@ -267,7 +268,9 @@ def _steady(answer: LockAnswer, fd: int, files: ForeignFiles) -> LockAnswer:
         held = [line for line in seen.lines or () if not line.waiting]
         now = files.lines(seen.key)
         if now is None or all(line in now for line in held):
-            return told
+            if told.holder == before or kernel_holders.is_recorded(seen, found[0][1]):
+                return told
+            before = told.holder
     return replace(
         told,
         holder=Holder(alive=ALIVE, evidence=kernel_holders.RESTLESS, lock=seen.lock),

@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 from ground import needs, require
+from lifehold.cli.main import main
+from lifehold.ops import inventory
+from lifehold.ops.who import FolderMissing
 from lifehold.runtime import process
 
 pytestmark = needs("linux", "proc")
@@ -73,6 +76,20 @@ def test_the_printed_word_removes_that_one_lock(lifehold):
     done = lifehold(*command.split())
     assert (done.returncode, done.stdout.split()[0]) == (0, "removed")
     assert not path.is_symlink()
+
+
+def test_a_folder_that_was_a_lock_and_was_released_meanwhile_is_nothing_to_clear(
+    tmp_path, monkeypatch, capfd
+):
+    (tmp_path / "job").mkdir()  # as of kind "directory"
+
+    def of_folder(path, **_):
+        os.rmdir(path)
+        raise FolderMissing(f"'{path}' is not a folder")
+
+    monkeypatch.setattr(inventory, "of_folder", of_folder)
+    assert main(["clear", str(tmp_path / "job")]) == 0
+    assert "nothing to clear" in capfd.readouterr().err
 
 
 def test_a_held_lock_and_the_file_of_a_kernel_lock_stay(lifehold):

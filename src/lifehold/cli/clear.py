@@ -13,6 +13,7 @@ from ..lock import absolute
 from ..ops import clear as ops
 from ..ops import families, inventory
 from ..ops.answer import FREE, HELD, KEPT, NOTHING, ClearOutcome
+from ..ops.who import FolderMissing
 from ..runtime import clock
 from . import exits, render, target
 from .colour import painted
@@ -98,8 +99,16 @@ def is_folder(path: str) -> bool:
 
 def _of(path: str, given: dict[str, Any]) -> list[ClearOutcome]:
     how = {"dry_run": given["dry_run"], "earlier_boot": given["boot"]}
-    if not is_folder(path):
-        return [ops.clear(lock_names.address(path).path, force=given["force"] or "", **how)]
+    if is_folder(path):
+        try:
+            return _of_folder(path, given, how)
+        except FolderMissing:  # a lock of kind "directory": it was released meanwhile
+            if os.path.lexists(path):
+                raise
+    return [ops.clear(lock_names.address(path).path, force=given["force"] or "", **how)]
+
+
+def _of_folder(path: str, given: dict[str, Any], how: dict[str, Any]) -> list[ClearOutcome]:
     with progress() as tell:
         found = inventory.of_folder(path, deep=given["deep"] or given["boot"], tell=tell)
     told = []

@@ -89,20 +89,20 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
         holder = held_by(seen, setters[0])
         now = lines_of([seen.key])
         if now is None or setters[0] in now:  # the record that we read was that of this holder
-            if holder == before or is_recorded(seen, holder):
+            if holder == before or is_recorded(seen, setters[0], holder):
                 return holder
             before = holder
     return Holder(alive=ALIVE, evidence=RESTLESS, lock=seen.lock)
 
 
-def is_recorded(seen: HolderLook, holder: Holder) -> bool:
-    """Whether the kernel's holder is whom the record names, if it names anybody.
+def is_recorded(seen: HolderLook, line: KernelLine, holder: Holder) -> bool:
+    """Whether the kernel's holder is whom the record names, if one is expected there.
 
     Else somebody holds it who writes no record, or inherited it; or it went to another, and came
-    back, while we looked. Two looks tell the one from the other.
+    back, while we looked. Two looks tell the one from the other. Who shares it writes none.
     """
     record, owner = seen.record, holder.owner
-    if record is None or record.owner is None:
+    if record is None or record.owner is None or not line.exclusive:
         return True
     return owner is not None and (owner.pid, holder.nonce) == (record.owner.pid, record.nonce)
 

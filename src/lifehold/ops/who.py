@@ -268,7 +268,10 @@ def _steady(answer: LockAnswer, fd: int, files: ForeignFiles) -> LockAnswer:
         held = [line for line in seen.lines or () if not line.waiting]
         now = files.lines(seen.key)
         if now is None or all(line in now for line in held):
-            if told.holder == before or kernel_holders.is_recorded(seen, found[0][1]):
+            setters = seen.setters(FLOCK)
+            if not setters or told.holder == before:
+                return told
+            if kernel_holders.is_recorded(seen, setters[0], found[0][1]):
                 return told
             before = told.holder
     return replace(

@@ -72,7 +72,7 @@ def test_the_lines_about_files_run(end, tmp_path, monkeypatch):
     assert taken == [None]
 
 
-HEAD = "| machines | who takes part, or what the machines share | holders at a time | take | more |"
+HEAD = "| machines | who takes part, or what the machines share | how many | take | more |"
 
 
 def table() -> str:
@@ -82,8 +82,7 @@ def table() -> str:
         given = end.given
         where = given.get("hosts") or ("several" if "place" in given else "one")
         who = given.get("who") or given.get("place") or "processes"
-        code = end.python or end.command
-        take = f"`{code}`" if code else end.what
+        take = f"`{end.python}`" if end.python else end.what
         name = Path(end.page).stem
         up = "" if end.page.startswith("explanation/") else "../"
         link = f"[{name}]({up}{end.page.removeprefix('explanation/')})"

@@ -7,6 +7,7 @@ tools/pyz_modules.py, which goes along, loads them.
 
 from __future__ import annotations
 
+import ast
 import marshal
 import sys
 import zipfile
@@ -45,6 +46,17 @@ def sources() -> dict[str, tuple[str, str]]:
     return found
 
 
+def undocumented(text: str) -> ast.Module:
+    """A module without its docstrings, which a start of the command would read for nothing."""
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            if ast.get_docstring(node, clean=False) is not None:
+                first = node.body[0]
+                node.body[:1] = [] if node.body[1:] else [ast.copy_location(ast.Pass(), first)]
+    return tree
+
+
 def compiled(texts: dict[str, tuple[str, str]], begin: int) -> tuple[bytes, tuple[int, int]]:
     """An entry whose first byte is at `begin` in the file: codes, an index; where that stands."""
     content, index = bytearray(), {}
@@ -55,7 +67,8 @@ def compiled(texts: dict[str, tuple[str, str]], begin: int) -> tuple[bytes, tupl
         return begin + at, len(content) - at
 
     for name, (path, text) in texts.items():
-        index[name] = (path, put(name, compile(text, path, "exec", dont_inherit=True)))
+        code = compile(undocumented(text), path, "exec", dont_inherit=True)
+        index[name] = (path, put(name, code))
     at = put("index", index)
     return bytes(content), at
 

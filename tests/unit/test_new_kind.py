@@ -98,5 +98,5 @@ def test_one_row_makes_a_kind_that_is_cleared_judged_and_completed(said):
 def test_each_kind_stands_in_the_help_of_the_command_and_on_its_page():
     (option,) = (each for each in RUN.options if each.name == "kind")
     page = (SRC.parent / "docs" / "reference" / "lock.md").read_text()
-    assert {*KINDS} <= {*re.findall(r"\w+", option.help)}
-    assert {*KINDS} <= {*re.findall(r"\w+", page)}
+    assert {*KINDS} <= {*re.findall(r"[\w-]+", option.help)}
+    assert {*KINDS} <= {*re.findall(r"[\w-]+", page)}

@@ -114,7 +114,7 @@ class SoftLock(RecordLock):
         if not exclusive or not record:
             wrong = "exclusive=False" if not exclusive else "record=False"
             raise InvalidArgument(
-                f"kind='soft' takes no {wrong}: its record is the lock, and has one owner"
+                f"kind={self.kind!r} takes no {wrong}: its record is the lock, and has one owner"
             )
 
     def ready(self) -> None:
@@ -381,7 +381,7 @@ class SoftLock(RecordLock):
     def _refuse_ground(self, found: RecordFile, place: MountInfo) -> None:
         """L2  Without a ttl only where death can be proven; nowhere without a lock to guard by."""
         if self.terms is None:
-            raise needs_ttl(self.path, KIND, place.kind)
+            raise needs_ttl(self.path, self.kind, place.kind)
         if found.name and not self._guards:
             self._guards = found.can_be_guarded()
             if not self._guards:

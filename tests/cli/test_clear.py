@@ -7,12 +7,15 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ground import needs, require
+from lifehold import Lock, look
 from lifehold.cli.main import main
+from lifehold.local.files import born_ns
 from lifehold.ops import inventory
 from lifehold.ops.who import FolderMissing
 from lifehold.runtime import process
@@ -196,3 +199,67 @@ def test_a_folder_that_may_not_be_read_is_kept_for_that_reason(lifehold, for_all
     assert clear.returncode == 1
     assert told.splitlines()[0] == f"kept          {for_all}/closed"
     assert "cannot be read here: what lies in it was not looked at" in told
+
+
+DIES = """
+import os, sys
+from lifehold import Lock
+
+path, kind = sys.argv[1:]
+if kind == "generation":
+    with Lock(path, kind=kind):
+        pass
+lock = Lock(path, kind=kind)
+files = lock._mechanism.table.files
+
+class Dying:
+    def __getattr__(self, name):
+        if name in ("link", "rename", "rename_new"):
+            os._exit(0)
+        return getattr(files, name)
+
+lock._mechanism.table.files = lock._mechanism.files = Dying()
+lock.acquire()
+"""
+
+
+@pytest.mark.parametrize("kind", ["generation", "folder", "directory", "link"])
+def test_what_a_killed_process_had_prepared_is_no_lock_and_is_cleared(tmp_path, capfd, kind):
+    path = tmp_path / "job.lock"
+    subprocess.run([sys.executable, "-c", DIES, path, kind], check=True)
+    left = list(tmp_path.rglob(".l*"))
+    assert left
+    capfd.readouterr()
+    main(["ls", "-R", str(tmp_path)])
+    assert ".l" not in capfd.readouterr().out.replace(str(tmp_path), "").replace("job.lock", "")
+    main(["clear", "-R", "--dry-run", str(tmp_path)])
+    said = capfd.readouterr().out
+    assert "would remove" in said
+    assert "was killed before it had the lock" in said
+    main(["clear", "-R", str(tmp_path)])
+    assert "not removed" not in capfd.readouterr().out
+    assert not list(tmp_path.rglob(".l*"))
+
+
+@pytest.mark.parametrize("kind", ["generation", "folder", "directory"])
+def test_a_lock_that_is_a_folder_is_one_lock_in_the_list(tmp_path, capfd, kind):
+    with Lock(tmp_path / "job.lock", kind=kind):
+        capfd.readouterr()
+        assert main(["ls", "-R", "--json", str(tmp_path)]) == 0
+        (answer,) = json.loads(capfd.readouterr().out)["locks"]
+    assert (answer["path"], answer["kind"]) == (str(tmp_path / "job.lock"), kind)
+
+
+def test_a_free_folder_of_bids_is_free_and_a_folder_of_mkdir_is_not(tmp_path):
+    path = tmp_path / "job.lock"
+    if born_ns(str(tmp_path)) is None:
+        pytest.skip("needs times of birth: this file system has none")
+    for _ in range(1000):  # the clock of a file system moves on in ticks
+        with Lock(path, kind="folder"):
+            pass
+        if look(path).state == "free":
+            break
+    assert look(path).state == "free"
+    path.rmdir()
+    path.mkdir()
+    assert look(path).state == "suspect"

@@ -89,10 +89,15 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
         holder = held_by(seen, setters[0])
         now = lines_of([seen.key])
         if now is None or setters[0] in now:  # the record that we read was that of this holder
-            if holder == before or is_recorded(seen, setters[0], holder):
+            if said(holder) == before or is_recorded(seen, setters[0], holder):
                 return holder
-            before = holder
+            before = said(holder)
     return Holder(alive=ALIVE, evidence=RESTLESS, lock=seen.lock)
+
+
+def said(holder: Holder) -> object:
+    """What two looks at one holder have in common; `began` is reckoned anew, from two clocks."""
+    return holder.owner, holder.nonce, holder.evidence
 
 
 def is_recorded(seen: HolderLook, line: KernelLine, holder: Holder) -> bool:

@@ -403,6 +403,11 @@ def is_temporary(name: str) -> bool:
     return name.startswith(TEMPORARY) and len(nonce) == 32 and not nonce.strip("0123456789abcdef")
 
 
+def is_unpublished(name: str) -> bool:
+    """Whether it is a name that a record, or a folder of records, has before it is in its place."""
+    return name.startswith((TEMPORARY, ".lk")) and not name.endswith(".new")
+
+
 # ------------------------------------------------------------------------------------------------
 # The texts of the records that are the lock: of every kind but the kernel's.
 #

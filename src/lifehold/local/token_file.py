@@ -11,7 +11,7 @@ import os
 
 from ..core.errors import CorruptRecord
 from ..core.fence import LARGEST, next_token
-from .files import READ_WRITE, Files, hand_back
+from .files import READ_ONLY, READ_WRITE, Files, born_ns, hand_back
 from .record import MAGIC, VERSION
 
 SUFFIX = ".token"
@@ -87,3 +87,22 @@ def stored_in(content: bytes, path: str) -> int | None:
             name=path,
         )
     return token
+
+
+def is_left_empty(files: Files, path: str) -> bool:
+    """Whether an empty folder is a lock of kind "folder" that nobody holds.
+
+    An empty folder may as well be a lock that mkdir(2) makes, beside the counter of a lock of kind
+    "directory". That one is born as it is taken, after the last token, and nothing was ever in it.
+    """
+    try:
+        counter, found = files.lstat(path + SUFFIX), files.lstat(path)
+        fd = files.open(path + SUFFIX, READ_ONLY)
+    except OSError:
+        return False
+    try:
+        ours = files.pread(fd, LENGTH, 0).startswith(FRONT)
+    finally:
+        files.close(fd)
+    born = born_ns(path)
+    return ours and born is not None and born < max(counter.st_mtime_ns, found.st_mtime_ns)

@@ -23,7 +23,7 @@ from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import replace, value
-from ..local import files, identify, kinds, lock_names
+from ..local import files, identify, kinds, lock_names, record
 from ..local.files import F_SETSIG, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE, rename_new
 from ..lock import absolute
 from ..runtime import clock, fork, process, rights
@@ -96,6 +96,8 @@ def clear(
         case = ClearCase.of(path, answer)
     except SystemRefused as error:
         return ClearOutcome(path, KEPT, error.text, answer)
+    if record.is_unpublished(os.path.basename(path)):
+        why = f"left by a process that was killed before it had the lock: {why}"
     if dry_run:
         return ClearOutcome(path, WOULD_FREE if case.stays else WOULD, why, answer)
     return _removed(path, answer, why, forced and answer.state != STALE, case)
@@ -124,6 +126,8 @@ class ClearCase:
         )
         row = kinds.KINDS.get(answer.kind)
         stays = MAY_BE_LOCKED if emptied else "" if row is None else row.stays
+        if record.is_unpublished(os.path.basename(path)):
+            stays = ""  # it is no lock
         return cls(found, rights.actor_for(path, found), emptied, stays)
 
 
@@ -209,7 +213,10 @@ def _removed(
         if kinds.is_record(answer.kind):
             order, kind = why if forced else "", answer.kind
             _load(kind)
-            rights.act(case.actor, lambda: _take_and_release(path, kind, order, case.found))
+            if record.is_unpublished(os.path.basename(path)):
+                rights.act(case.actor, lambda: _discard(path, case.found))
+            else:
+                rights.act(case.actor, lambda: _take_and_release(path, kind, order, case.found))
         elif case.emptied:
             rights.act(case.actor, lambda: empty(path, case.found, words))
         else:
@@ -279,6 +286,27 @@ def _take_and_release(path: str, kind: str, order: str, found: os.stat_result) -
         return
     with made.acquire(wait=0):
         return
+
+
+def _discard(path: str, found: os.stat_result) -> None:
+    """Remove what its maker left under a name of its own: no lock, and nobody ever takes it.
+
+    Its witness is tried once more, and kept meanwhile. Raises ChangedMeanwhile, OSError.
+    """
+    if not _is(os.lstat(path), found):
+        raise ChangedMeanwhile("it was removed by another")
+    inside = sorted(os.listdir(path)) if stat.S_ISDIR(found.st_mode) else []
+    for file in [os.path.join(path, each) for each in inside] or [path]:
+        fd = os.open(file, files.READ_ONLY)
+        try:
+            HOST.flock(fd, LOCK_EX | LOCK_NB)
+            os.unlink(file)
+        except BlockingIOError as error:
+            raise ChangedMeanwhile("somebody locks it") from error
+        finally:
+            os.close(fd)
+    if inside:
+        os.rmdir(path)
 
 
 def _note(path: str, answer: LockAnswer, why: str, event: str) -> None:

@@ -24,7 +24,7 @@ from ..local.proc_locks import FLOCK, GONE, OFD, POSIX, OpenFile, OpenFileScan, 
 from ..local.soft_readwrite import SUFFIX, is_marker
 from ..runtime import fork, process
 from . import families
-from .answer import FREE, HELD, SUSPECT, LockAnswer
+from .answer import FREE, HELD, STALE, SUSPECT, LockAnswer
 from .foreign import PATIENCE, ForeignFiles, inode_of, several
 from .who import (
     FolderMissing,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 else:
     stored = fork.later("lifehold.ops.stored", globals())
 
-ORDER = {"stale": 0, SUSPECT: 1, HELD: 2, FREE: 3}
+ORDER = {STALE: 0, SUSPECT: 1, HELD: 2, FREE: 3}
 
 
 def names_in(folder: str) -> list[str]:
@@ -105,6 +105,17 @@ def of_folder(
     return found + [
         LockAnswer(each, each, SUSPECT, note=unread_folder(each)) for each in tree.unread
     ]
+
+
+def left_in(folder: str, *, deep: bool = False) -> list[LockAnswer]:
+    """What the dead have left in `folder` under the names that records have before they are locks.
+
+    Nobody waits for those; the next takeovers sweep them. Raises FolderMissing, SystemRefused.
+    """
+    tree = LockTree(folder, None)
+    tree.read(folder, deep=deep)
+    found = of_paths({path: path for path in tree.left})
+    return [each for each in found if each.state == STALE]
 
 
 def unread_folder(path: str) -> str:
@@ -218,11 +229,16 @@ STEP = 5_000  # files after which progress is told
 
 
 class LockTree:
-    """The paths that are worth a question. `unread`: folders that could not be read."""
+    """The paths that are worth a question. `unread`: folders that could not be read.
+
+    `left`: records, and folders of them, that are not in their place: being made, or of the dead.
+    """
 
     def __init__(self, folder: str, tell: Callable[[int], None] | None = None) -> None:
         self.paths: list[str] = []
+        self.left: list[str] = []
         self.unread: list[str] = []
+        self._kept: set[str] = set()  # folders that are one lock: their records are none
         self.seen = 0
         self._tell = tell
         self._locked = locked_in(folder)
@@ -258,15 +274,24 @@ class LockTree:
                 if is_folder(entry):
                     if os.path.abspath(path) in self._mounts:
                         continue
+                    if kept := is_kept_in(entry):
+                        self._kept.add(path)
+                    if kept and record.is_unpublished(entry.name):
+                        self.left.append(path)
+                        continue
                     inner.append(path)
-                    if is_kept_in(entry) or families.may_be(entry.name):
+                    if kept or families.may_be(entry.name):
                         self.paths.append(os.path.join(folder, lock_of(entry)))
+                    continue
+                if folder in self._kept and record_folders.kind_of([entry.name]):
                     continue
                 locked = entry.inode() in self._locked
                 named = families.may_be(entry.name) or (of_restic and families.is_id(entry.name))
                 if entry.name.endswith("-shm") and os.path.lexists(path.removesuffix("-shm")):
                     continue  # of an SQLite database, whose answer tells of it
-                if locked or named or has_record(entry):
+                if record.is_unpublished(entry.name) and has_record(entry):
+                    self.left.append(path)
+                elif locked or named or has_record(entry):
                     self.paths.append(path)
         return inner
 

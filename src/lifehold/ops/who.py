@@ -269,11 +269,12 @@ def _steady(answer: LockAnswer, fd: int, files: ForeignFiles) -> LockAnswer:
         now = files.lines(seen.key)
         if now is None or all(line in now for line in held):
             setters = seen.setters(FLOCK)
-            if not setters or told.holder == before:
+            now_said = kernel_holders.said(found[0][1])
+            if not setters or now_said == before:
                 return told
             if kernel_holders.is_recorded(seen, setters[0], found[0][1]):
                 return told
-            before = told.holder
+            before = now_said
     return replace(
         told,
         holder=Holder(alive=ALIVE, evidence=kernel_holders.RESTLESS, lock=seen.lock),

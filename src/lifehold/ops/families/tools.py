@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from ...core import explain
+from ...local.files import HOST
+from ...local.token_file import is_left_empty
 from ..foreign_verdict import Family, LockPath, StatedHolder, listed, number, read
 
 TYPE_CHECKING = False
@@ -274,7 +276,7 @@ def _mkdir(sight: LockPath) -> StatedHolder | None:
     """An empty folder NAME.lock: proper-lockfile and scripts with mkdir."""
     if not sight.is_folder or not sight.name.endswith((".lock", ".lck", ".lockdir")):
         return None
-    return None if sight.names else StatedHolder()
+    return None if sight.names or is_left_empty(HOST, sight.path) else StatedHolder()
 
 
 FAMILIES = (

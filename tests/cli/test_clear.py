@@ -263,3 +263,19 @@ def test_a_free_folder_of_bids_is_free_and_a_folder_of_mkdir_is_not(tmp_path):
     path.rmdir()
     path.mkdir()
     assert look(path).state == "suspect"
+
+
+@pytest.mark.parametrize("side", ["reading", "writing"])
+def test_of_readers_and_writers_the_next_one_removes_what_the_dead_have_left(tmp_path, capfd, side):
+    path = tmp_path / "data.lock"
+    dies = "import os, sys; from lifehold import ReadWriteLock as L; "
+    dies += "getattr(L(sys.argv[1], kind='soft'), sys.argv[2])().__enter__(); os._exit(0)"
+    subprocess.run([sys.executable, "-c", dies, path, side], check=True)
+    capfd.readouterr()
+    assert main(["ls", "-R", str(tmp_path)]) == 0
+    assert capfd.readouterr().out.count("stale") == 1
+    assert main(["clear", "-R", str(tmp_path)]) == 0
+    said = capfd.readouterr().out
+    assert said.startswith(f"nothing       {path}")
+    assert "the next" in said
+    assert "kernel" not in said

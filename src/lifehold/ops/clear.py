@@ -25,6 +25,7 @@ from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import replace, value
 from ..local import files, identify, kinds, lock_names, record
 from ..local.files import F_SETSIG, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE, rename_new
+from ..local.soft_readwrite import KIND as SOFT_READWRITE
 from ..lock import absolute
 from ..runtime import clock, fork, process, rights
 from . import families, history
@@ -148,6 +149,12 @@ def _never(path: str, answer: LockAnswer) -> ClearOutcome | None:
     """What is not removed by anybody's order."""
     if not answer.exists:
         return ClearOutcome(path, NOTHING, "no such file or folder", answer)
+    if answer.kind == SOFT_READWRITE:  # each of its records is removed by who comes next
+        if answer.state == STALE:
+            why = "nobody is in: the next to come removes what the dead have left"
+            return ClearOutcome(path, NOTHING, why, answer)
+        word = NOTHING if answer.state == FREE else KEPT
+        return ClearOutcome(path, word, answer.note or "it is free", answer)
     if answer.kind in KERNEL or (
         not kinds.is_record(answer.kind) and answer.kind not in ("existence", "pidfile")
     ):

@@ -283,7 +283,8 @@ class LockTree:
                     if kept or families.may_be(entry.name):
                         self.paths.append(os.path.join(folder, lock_of(entry)))
                     continue
-                if folder in self._kept and record_folders.kind_of([entry.name]):
+                of_lock = is_marker(entry.name) or record_folders.kind_of([entry.name])
+                if of_lock and folder in self._kept:
                     continue
                 locked = entry.inode() in self._locked
                 named = families.may_be(entry.name) or (of_restic and families.is_id(entry.name))

@@ -16,7 +16,7 @@ from ..core.errors import CorruptRecord
 from ..core.fence import LARGEST
 from ..core.grant import Holder
 from ..core.owner import Owner
-from ..core.value import as_dict, value
+from ..core.value import value
 from ..runtime import fork
 from .ground import LOCAL
 
@@ -61,19 +61,25 @@ def parts(
     `mark` is random and the holder's; with the token it makes the nonce of one grant. `lease`: the
     members about its end, as runtime/renewal.py makes them.
     """
-    known = as_dict(owner)
     head, middle, end = head_of(ino), ',"acquired_at_us":', f'{lease},"end":'
-    start = f',"nonce":"{mark}"' + "".join(
-        f',"{key}":{"null" if known[key] is None else known[key]}' for key in NUMBERS
-    )
+    start = f',"nonce":"{mark}"'
     room = SIZE - len(head) - 3 * WIDTH - len(middle) - len(start) - len(end) - len("}\n")
+    who = _members(owner, room)
+    tail = "}" + " " * (room - len(who)) + "\n"
+    return head, middle.encode(), (start + who + end).encode(), tail.encode()
+
+
+def _members(owner: Owner, room: int) -> str:
+    """The members about an owner, in at most `room` characters."""
+    text = ""
+    for key in NUMBERS:
+        number = getattr(owner, key)
+        text += f',"{key}":{"null" if number is None else number}'
     for left, key in zip(range(len(STRINGS) - 1, -1, -1), STRINGS, strict=True):
         # Each may take what is there, less a little for each that comes after it.
-        item = f',"{key}":{_clipped(known[key], room - len(key) - 4 - left * 24)}'
-        start += item
-        room -= len(item)
-    tail = "}" + " " * room + "\n"
-    return head, middle.encode(), (start + end).encode(), tail.encode()
+        most = room - len(text) - len(key) - 4 - left * 24
+        text += f',"{key}":{_clipped(getattr(owner, key), most)}'
+    return text
 
 
 def numbered(constant: tuple[bytes, bytes, bytes, bytes], token: int, stamp: int) -> bytes:
@@ -448,21 +454,15 @@ class RecordTemplate:
         line: bytes = b"",
         more: str = "",
     ) -> None:
-        known = as_dict(owner)
         self._front = line + FRONT % (VERSION, kind.encode())
         self._created = 0, b"%20d" % 0  # the last second, and as it is written
         text = f',"ttl":{"null" if ttl is None else float(ttl)},"ground":"{place.kind}"'
-        text += f',"witness":{str(witness).lower()}{more}' + "".join(
-            f',"{key}":{"null" if known[key] is None else known[key]}' for key in NUMBERS
-        )
+        text += f',"witness":{str(witness).lower()}{more}'
         fixed = len(self._front) - len(line) + MOVING + 32 + LONGEST_AFTER
         room = ROOM - fixed - len(text)
-        for left, key in zip(range(len(STRINGS) - 1, -1, -1), STRINGS, strict=True):
-            item = f',"{key}":{_clipped(known[key], room - len(key) - 4 - left * 24)}'
-            text += item
-            room -= len(item)
-        self._constant = b'"' + text.encode() + b',"end":'
-        self._spare = b" " * (room + 32 + LONGEST_AFTER)
+        who = _members(owner, room)
+        self._constant = b'"' + (text + who).encode() + b',"end":'
+        self._spare = b" " * (room - len(who) + 32 + LONGEST_AFTER)
 
     def numbered(
         self,

@@ -212,7 +212,7 @@ ENDS = (
     ),
     End(
         {"place": "folder", "how": "few"},
-        "A lock for each slot, which a worker finds by its number. A PostgreSQL has a semaphore.",
+        "A lock for each slot: worker NUMBER takes its own. In PostgreSQL there is a semaphore.",
         f'with Lock(f"{SLOT}", {LEASE}) as lease: ...',
         "lifehold run --kind generation --ttl 30 /mnt/shared/job-SLOT.lock -- CMD",
         "explanation/semaphore.md",

@@ -115,10 +115,13 @@ def test_an_ofd_lock_which_the_kernel_shows_as_minus_one_names_its_process(said,
     assert (found["kind"], found["holder"]["pids"][0]) == ("ofd", os.getpid())
 
 
-def test_the_child_of_a_dead_holder_is_named(said, path, running):
+def test_the_child_of_a_dead_holder_is_named(said, path, running, eventually):
     parent = running(sys.executable, "-c", LEAVES_A_CHILD, path, stdout=subprocess.PIPE)
     child = int(parent.stdout.readline())
     parent.wait()
+    # exec(2) lets the parent go before the command line of its child can be read.
+    words = Path(f"/proc/{child}/cmdline")
+    eventually(lambda: words.read_bytes() == b"sleep\x0060\0", "it is what it was started as")
     try:
         text, found = said()
         assert f"by     pid {child} (sleep 60)" in text

@@ -279,3 +279,20 @@ def test_of_readers_and_writers_the_next_one_removes_what_the_dead_have_left(tmp
     assert said.startswith(f"nothing       {path}")
     assert "the next" in said
     assert "kernel" not in said
+
+
+def test_a_folder_with_more_in_it_than_a_record_stays_and_so_does_a_lock_named_like_ours(
+    tmp_path, capfd
+):
+    path = tmp_path / "job.lock"
+    subprocess.run([sys.executable, "-c", DIES, path, "directory"], check=True)
+    (left,) = tmp_path.rglob(".lifehold-*")
+    (left / "data").write_text("mine")
+    capfd.readouterr()
+    assert main(["clear", "-R", str(tmp_path)]) == 1
+    assert "there is more in it than a record" in capfd.readouterr().out
+    assert (left / "data").read_text() == "mine"
+    for name in (".lifehold-build", ".lkjob"):
+        with Lock(tmp_path / name, kind="soft"):
+            assert main(["ls", "-R", str(tmp_path)]) == 0
+            assert name in capfd.readouterr().out

@@ -410,8 +410,15 @@ def is_temporary(name: str) -> bool:
 
 
 def is_unpublished(name: str) -> bool:
-    """Whether it is a name that a record, or a folder of records, has before it is in its place."""
-    return name.startswith((TEMPORARY, ".lk")) and not name.endswith(".new")
+    """Whether it is a name that a record, or a folder of records, has before it is in its place.
+
+    Of 16 or 32 hexadecimal digits, or as a bid's; of kind "link" as liblockfile's, which begins
+    with a process number. Any other name that begins so is a lock that somebody has called so.
+    """
+    nonce = name.removeprefix(TEMPORARY)
+    if nonce == name:
+        return name.startswith(".lk") and name[3:8].isdigit() and len(name) <= 31
+    return len(nonce) in (16, 32, 36) and not nonce.strip("0123456789abcdef-")
 
 
 # ------------------------------------------------------------------------------------------------

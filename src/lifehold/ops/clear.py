@@ -23,7 +23,7 @@ from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
 from ..core.owner import INITIAL_PID_NAMESPACE
 from ..core.value import replace, value
-from ..local import files, identify, kinds, lock_names, record
+from ..local import files, identify, kinds, lock_names, record, record_folders
 from ..local.files import F_SETSIG, HOST, LOCK_EX, LOCK_NB, READ_ONLY, READ_WRITE, rename_new
 from ..local.soft_readwrite import KIND as SOFT_READWRITE
 from ..lock import absolute
@@ -302,7 +302,9 @@ def _discard(path: str, found: os.stat_result) -> None:
     """
     if not _is(os.lstat(path), found):
         raise ChangedMeanwhile("it was removed by another")
-    inside = sorted(os.listdir(path)) if stat.S_ISDIR(found.st_mode) else []
+    inside = os.listdir(path) if stat.S_ISDIR(found.st_mode) else []
+    if not all(map(record_folders.is_entry, inside)):
+        raise ChangedMeanwhile("there is more in it than a record")
     for file in [os.path.join(path, each) for each in inside] or [path]:
         fd = os.open(file, files.READ_ONLY)
         try:

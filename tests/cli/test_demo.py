@@ -6,11 +6,14 @@ import contextlib
 import os
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from threading import Thread
 
-from lifehold.cli.demo import StoryWriter
+import pytest
+
+from lifehold.cli.demo import Part, Story, StoryWriter
 
 SCENES = [
     r"holder pid \d+ holds 'nightly-report', token \d+",
@@ -115,7 +118,10 @@ def told_to(lifehold, folder: Path, moments) -> list[tuple]:
         demos.append((demo, temp, moment))
         Thread(target=interrupt, args=(demo, begin, sent)).start()
     for demo, temp, moment in demos:
-        status = demo.wait(90)
+        try:
+            status = demo.wait(90)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"after {begin!r} and signal {sent} it still runs:\n{seen_of(demo.pid)}")
         if status == 0:
             late.append(moment)
         assert status in (0, moment[2])
@@ -123,6 +129,21 @@ def told_to(lifehold, folder: Path, moments) -> list[tuple]:
         assert list(temp.iterdir()) == []
         assert left_over(temp) == []
     return late
+
+
+def seen_of(pid: int) -> str:
+    """What the kernel tells of a process and its children."""
+    lines = []
+    for entry in Path("/proc").glob("[1-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "stat").read_text().rpartition(")")[2].split()
+            if pid in (int(entry.name), int(words[1])):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                status = (entry / "status").read_text().splitlines()
+                told = [line for line in status if line.startswith(("State", "Threads", "Sig"))]
+                waits = (entry / "wchan").read_text(), (entry / "syscall").read_text().strip()
+                lines.append(f"{entry.name} {command} {told} {waits}")
+    return "\n".join(lines)
 
 
 def interrupt(demo, begin: str, sent: int) -> None:
@@ -144,3 +165,23 @@ def test_ctrl_c_beside_an_orphaned_command_leaves_nothing(lifehold, tmp_path):
     begins = [".*sleep 60 &", r".*\(the wrapper", ".*by pid"]
     moments = [(begin, signal.SIGINT, -signal.SIGINT, "--fast") for begin in begins]
     interrupted(lifehold, tmp_path, moments)
+
+
+def test_the_number_of_a_part_that_was_waited_for_is_not_killed(tmp_path, monkeypatch):
+    story = Story(str(tmp_path), fast=True)
+    part = Part("this", folder=str(tmp_path), mask=())
+    story.parts.append(part)
+    while part.line():
+        continue
+    part.process.kill()
+    part.process.wait()
+    story.orphan = part.pid  # as of a command that was ended just before Ctrl-C
+    sent = []
+    monkeypatch.setattr(os, "killpg", lambda *call: sent.append(call))
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    try:
+        story.end()
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGTERM, before[1])
+    assert sent == []

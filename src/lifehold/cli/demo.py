@@ -111,7 +111,7 @@ class Story:
         killed_at = clock.utc_now()
         holder.process.kill()
         said = [waiter.line(), waiter.line()]
-        waiter.process.wait()  # then the record tells of its grant, and nobody holds the lock
+        waiter.process.wait(PATIENCE)  # then the record tells of its grant, and nobody holds it
         found = who("nightly-report", f"{self.folder}/nightly-report.lock")
         winner = found.last
         for line in said:
@@ -183,10 +183,13 @@ class Story:
         """No process is left behind, even if Ctrl-C comes twice."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self.orphan:
-            os.kill(self.orphan, signal.SIGKILL)
         for part in self.parts:
             part.end()
+        if self.orphan:
+            try:
+                os.kill(self.orphan, signal.SIGKILL)
+            except ProcessLookupError:
+                return  # it was ended, and we were interrupted before we could note it
 
     def _part(self, *words: str) -> Part:
         # A Ctrl-C between the start of a process and its entry in the list would leave it behind.
@@ -348,8 +351,12 @@ class Part:
         self.process.stdin.flush()
 
     def end(self) -> None:
-        """Whatever state it is in: TERM, so that a wrapper takes its command along, then KILL."""
-        for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
+        """Whatever state it is in: TERM, so that a wrapper takes its command along, then KILL.
+
+        One that was waited for is gone, and its number may be another's already.
+        """
+        over = self.process.returncode is not None
+        for number in () if over else (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
             try:
                 os.killpg(self.pid, number)
                 if number == signal.SIGCONT:

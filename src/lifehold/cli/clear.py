@@ -111,9 +111,7 @@ def _of(path: str, given: dict[str, Any]) -> list[ClearOutcome]:
 def _of_folder(path: str, given: dict[str, Any], how: dict[str, Any]) -> list[ClearOutcome]:
     deep = given["deep"] or given["boot"]
     with progress() as tell:
-        found = inventory.of_folder(path, deep=deep, tell=tell)
-    if not lock_names.is_store(path):
-        found += inventory.left_in(path, deep=deep)
+        found = inventory.of_folder(path, deep=deep, left=True, tell=tell)
     told = []
     for answer in found:
         if answer.state in (FREE, HELD):

@@ -91,31 +91,28 @@ def of_names() -> list[LockAnswer]:
 
 
 def of_folder(
-    folder: str, *, deep: bool = False, tell: Callable[[int], None] | None = None
+    folder: str,
+    *,
+    deep: bool = False,
+    left: bool = False,
+    tell: Callable[[int], None] | None = None,
 ) -> list[LockAnswer]:
     """Every lock in `folder`, `deep`: and in all below it. Raises FolderMissing, SystemRefused.
 
-    `tell`: hears now and then how many files were seen.
+    `left`: also what the dead have left under the names that records have before they are locks.
+    Nobody waits for those; the next takeovers sweep them. `tell`: hears now and then how many files
+    were seen.
     """
     if lock_names.is_store(folder):
         return stored.answers(folder)
     tree = LockTree(folder, tell)
     tree.read(folder, deep=deep)
     found = of_paths({path: path for path in tree.paths})
-    return found + [
-        LockAnswer(each, each, SUSPECT, note=unread_folder(each)) for each in tree.unread
-    ]
-
-
-def left_in(folder: str, *, deep: bool = False) -> list[LockAnswer]:
-    """What the dead have left in `folder` under the names that records have before they are locks.
-
-    Nobody waits for those; the next takeovers sweep them. Raises FolderMissing, SystemRefused.
-    """
-    tree = LockTree(folder, None)
-    tree.read(folder, deep=deep)
-    found = of_paths({path: path for path in tree.left})
-    return [each for each in found if each.state == STALE]
+    found += [LockAnswer(each, each, SUSPECT, note=unread_folder(each)) for each in tree.unread]
+    if left:
+        of_left = of_paths({path: path for path in tree.left})
+        found += [each for each in of_left if each.state == STALE]
+    return found
 
 
 def unread_folder(path: str) -> str:

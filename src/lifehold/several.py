@@ -264,7 +264,11 @@ class All:
         self._blind: list[OfAll] = []
 
     def acquire(self, wait: float | None | EllipsisType = ..., **unknown: Never) -> LeaseGroup:
-        """The leases of all. Raises NotAcquired, which names the first that is held."""
+        """The leases of all.
+
+        Raises NotAcquired, which names the first that is held; LeaseLost when one was lost while
+        another was waited for. Then none is held.
+        """
         if unknown:
             raise words.unknown("acquire()", unknown, ("wait",))
         return self._taken(wait, None)
@@ -309,6 +313,7 @@ class All:
                 entry = BlockEntry(left if patience else patience, each)
                 lock.acquire(entry, cancel=self._cancel)
             leases = LeaseGroup([parts[lock].lease for lock in self._locks])
+            leases.check()  # L8  one may have been lost while another was waited for
             if block is not None:
                 block.lease = leases
             return leases

@@ -146,7 +146,7 @@ class AsyncAll:
     async def acquire(
         self, wait: float | None | EllipsisType = ..., **unknown: Never
     ) -> AsyncLeaseGroup:
-        """The leases of all. Raises NotAcquired, which names the first that is held."""
+        """The leases of all. Raises as `All.acquire`."""
         if unknown:
             raise words.unknown("acquire()", unknown, ("wait",))
         return await self._taken(wait, None)
@@ -198,6 +198,7 @@ class AsyncAll:
                 entry = BlockEntry(left if patience else patience, each)
                 await lock.acquire(entry)
             leases = AsyncLeaseGroup([parts[lock].lease for lock in self._locks])
+            await leases.checked()  # L8  one may have been lost while another was waited for
             if block is not None:
                 block.lease = leases
             return leases

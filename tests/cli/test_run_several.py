@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from lifehold import Lock
 from lifehold.core.around import parse
 from lifehold.ops import history
 
@@ -138,3 +139,20 @@ def test_words_that_could_be_locks_or_the_command_lock_nothing_and_run_nothing(l
 def test_the_dashes_of_a_command_are_its_own_behind_those_of_lifehold(lifehold):
     assert lifehold("run", "job", "--", "echo", "log", "--", "file").stdout == "log -- file\n"
     assert [each.name for each in lifehold.folder.glob("*.lock")] == ["job.lock"]
+
+
+def test_the_command_does_not_begin_without_one_that_was_lost_while_another_was_waited_for(
+    lifehold, tmp_path
+):
+    first, second = (str(tmp_path / name) for name in ("a.soft", "b.soft"))
+    ours = Lock(second, kind="soft").acquire()
+    run = lifehold.start("run", "--kind", "soft", *these(second, first), "echo", "in")
+    lock = Lock(first, kind="soft")
+    while not lock.locked():
+        time.sleep(0.01)
+    lock.break_("by order")
+    ours.release()
+    out, err = run.communicate(timeout=60)
+    assert (run.returncode, out) == (74, "")
+    assert err.startswith(f"lifehold: '{first}' is lost: ")
+    assert [Lock(path, kind="soft").locked() for path in (first, second)] == [False, False]

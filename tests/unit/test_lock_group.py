@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import time
+from threading import Thread
 
 import pytest
 
 from ground import needs
-from lifehold import AsyncLock, InvalidArgument, Lock, lock_all
+from lifehold import AsyncLock, InvalidArgument, LeaseLost, Lock, lock_all
 from lifehold.aio import lock_all as lock_all_async
 
 pytestmark = needs("linux")
@@ -40,6 +42,40 @@ def test_the_leases_of_all_end_with_the_block_of_a_task(paths):
             assert same is leases
             assert held(paths) == [True, True]
         assert held(paths) == [False, False]
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def robbed(tmp_path):
+    """Two names: the first is broken as soon as it is taken, and only then is the second free."""
+    first, second = (str(tmp_path / name) for name in ("a.soft", "b.soft"))
+    held_by_us = Lock(second, kind="soft").acquire()
+
+    def rob():
+        lock = Lock(first, kind="soft")
+        while not lock.locked():
+            time.sleep(0.001)
+        lock.break_("by order")
+        held_by_us.release()
+
+    thread = Thread(target=rob)
+    thread.start()
+    yield [first, second]
+    thread.join()
+    assert [Lock(path, kind="soft").locked() for path in (first, second)] == [False, False]
+
+
+def test_nobody_has_all_when_one_was_lost_while_another_was_waited_for(robbed):
+    with pytest.raises(LeaseLost, match=r"a\.soft"), lock_all(robbed, kind="soft", wait=20):
+        pytest.fail("its body ran without one of them")
+
+
+def test_no_task_has_all_when_one_was_lost_while_another_was_waited_for(robbed):
+    async def main():
+        with pytest.raises(LeaseLost, match=r"a\.soft"):
+            async with lock_all_async(robbed, kind="soft", wait=20):
+                pytest.fail("its body ran without one of them")
 
     asyncio.run(main())
 

@@ -81,7 +81,10 @@ def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
 
 
 def take(locks: list[CommandLock], wait: float | None) -> list[Lease]:
-    """Their leases, in the order of `locks`. Raises NotAcquired for the first that is held."""
+    """Their leases, in the order of `locks`.
+
+    Raises NotAcquired for the first that is held, LeaseLost for one that was lost meanwhile.
+    """
     if len(locks) == 1:
         make_folder(locks[0].path)
         return [acquire(locks[0], wait)]
@@ -94,6 +97,8 @@ def take(locks: list[CommandLock], wait: float | None) -> list[Lease]:
             make_folder(lock.path)
             left = None if until is None else max(0.0, until - clock.now())
             leases[lock] = acquire(lock, left)
+        for lease in leases.values():
+            lease.check()  # L8  one may have been lost while another was waited for
     except BaseException as error:
         let_go([*leases.values()])
         if isinstance(error, NotAcquired):

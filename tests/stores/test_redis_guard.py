@@ -10,7 +10,7 @@ import redis
 import redis.asyncio
 
 from ground import needs
-from lifehold import InvalidArgument, LeaseLost, StaleToken
+from lifehold import InvalidArgument, LeaseLost, StaleToken, UnsafeGround
 from lifehold.compat.redis_lock import Lock
 from lifehold.fence import AsyncFencedRedis, Conflict, FencedRedis
 
@@ -78,6 +78,26 @@ def test_a_late_write_changes_nothing_by_whatever_way(guard, client, way):
     assert (caught.value.name, caught.value.token, caught.value.fence) == ("x", 5, 6)
     assert client.get("x") == "1"
     assert guard(6).fence("x") == 6
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru"])
+def test_a_server_that_may_evict_a_fence_and_keep_the_data_is_refused(guard, client, way, policy):
+    guard(9).set("x", "{}")
+    before = client.config_get("maxmemory-policy")["maxmemory-policy"]
+    client.config_set("maxmemory-policy", policy)
+    try:
+        with pytest.raises(StaleToken):
+            WAYS[way](guard(5))
+        client.delete("lifehold:1:fence:{x}")  # as by eviction
+        if policy == "volatile-lru":  # a fence does not expire, so it is not evicted either
+            guard(9).advance("x")
+            return
+        with pytest.raises(UnsafeGround, match="maxmemory-policy"):
+            WAYS[way](guard(5))
+        assert client.get("x") == "{}"
+    finally:
+        client.config_set("maxmemory-policy", before)
 
 
 def test_a_holder_may_write_often_and_each_answer_is_the_servers(guard, client):

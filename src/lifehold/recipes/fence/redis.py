@@ -8,7 +8,9 @@
 Promise: of two writes that were admitted under different tokens, the one with the older token was
 made first. Rule: a key beside the data, in the same slot, remembers the newest token; one script
 compares it, writes and stores it, and a server runs one script at a time. The fence lives and dies
-with the data: a failover that loses the last writes loses it with them, a flush takes both.
+with the data: a failover that loses the last writes loses it with them, a flush takes both. A
+server that evicts keys which do not expire might evict the fence alone. So where there is no fence
+the policy is asked, and such a server is refused.
 
 `transaction` is for what one script cannot do: WATCH, reads, MULTI, EXEC. The fence is watched with
 the keys, so a successor's `advance` ends it. EXEC answers nil when any watched key changed: then
@@ -22,7 +24,7 @@ from __future__ import annotations
 
 from inspect import isawaitable
 
-from ...core.errors import InvalidArgument, LeaseLost, LifeholdError
+from ...core.errors import InvalidArgument, LeaseLost, LifeholdError, UnsafeGround
 from ...core.fence import stale
 from ...runtime import fork
 from ...store.redis.same_slot import in_slot_of
@@ -44,14 +46,27 @@ __all__ = ["AsyncFencedRedis", "Conflict", "FencedRedis"]
 
 PREFIX = b"lifehold:1:fence:"  # the number: of this layout
 
+_MAY_EVICT = """
+local function may_evict()
+    local told = redis.pcall('info', 'memory')
+    return type(told) == 'string' and string.find(told, 'maxmemory_policy:allkeys', 1, true)
+end
+"""
+_LASTS = f"{_MAY_EVICT}\nreturn {{may_evict() and -1 or 1}}\n"
 # Tokens are compared as texts: a number of Lua is exact up to 2**53 only.
-_ADMIT = """
-local half = #KEYS / 2
+_ADMIT = (
+    _MAY_EVICT
+    + """
+local half, missing = #KEYS / 2, false
 for at = half + 1, #KEYS do
     local seen = redis.call('get', KEYS[at])
+    missing = missing or not seen
     if seen and (#seen > #ARGV[1] or (#seen == #ARGV[1] and seen > ARGV[1])) then
         return {0, seen, at - half}
     end
+end
+if missing and may_evict() then
+    return {-1}
 end
 local keys, words = {}, {}
 for at = 1, half do
@@ -62,6 +77,7 @@ for at = 2, #ARGV do
     words[at - 1] = ARGV[at]
 end
 """
+)
 _COMMAND = (
     _ADMIT
     + """
@@ -93,6 +109,7 @@ class KeyFences:
     def __init__(self, client: Client, lease: Carrier | int) -> None:
         self._client, self._lease = client, lease
         self._one = client.register_script(_COMMAND)
+        self._lasts = client.register_script(_LASTS)  # whether a fence that is not there yet will
         self._scripts: dict[str, Callable[..., Reply]] = {}
 
     @property
@@ -112,6 +129,13 @@ class KeyFences:
         return self._scripts[text]
 
     def _answered(self, keys: Sequence[str | bytes], answer: Reply) -> Reply:
+        if answer[0] < 0:
+            raise UnsafeGround(
+                f"{_shown(keys[0])!r}: the server's maxmemory-policy evicts keys that do not "
+                "expire, so it may evict the fence and keep the data: a late write would be "
+                "admitted. Set it to noeviction or volatile-lru, or use a server of its own",
+                name=_shown(keys[0]),
+            )
         if answer[0]:
             said = answer[1] if len(answer) > 1 else None
             if isinstance(said, Exception):
@@ -157,9 +181,9 @@ class FencedRedis(KeyFences):
 
     `client`: of redis-py, blocking, also of a cluster; `lease`: whose token is compared, or that
     token. Each guarded key has a fence beside it, `lifehold:1:fence:{KEY}`, which does not expire.
-    All that write these keys must go through a guard. Writes raise StaleToken, and what the
-    client raises: then the outcome is unknown, and a client that retries by itself may have made an
-    `incr` twice, as without a guard.
+    All that write these keys must go through a guard. Writes raise StaleToken; UnsafeGround of a
+    server that may evict a fence; and what the client raises: then the outcome is unknown, and a
+    client that retries by itself may have made an `incr` twice, as without a guard.
     """
 
     def advance(self, *keys: str | bytes) -> None:
@@ -212,7 +236,10 @@ class FencedRedis(KeyFences):
             with self._client.pipeline(transaction=True) as pipe:
                 try:
                     pipe.watch(*keys, *fences)
-                    self._compared(keys, [pipe.get(each) for each in fences])
+                    seen = [pipe.get(each) for each in fences]
+                    self._compared(keys, seen)
+                    if None in seen:
+                        self._answered(keys, self._lasts(keys=fences[:1]))
                     work(pipe)
                     queued(pipe)
                     for each in fences:
@@ -287,7 +314,10 @@ class AsyncFencedRedis(KeyFences):
             async with self._client.pipeline(transaction=True) as pipe:
                 try:
                     await pipe.watch(*keys, *fences)
-                    self._compared(keys, [await pipe.get(each) for each in fences])
+                    seen = [await pipe.get(each) for each in fences]
+                    self._compared(keys, seen)
+                    if None in seen:
+                        self._answered(keys, await self._lasts(keys=fences[:1]))
                     made = work(pipe)
                     if isawaitable(made):
                         await made

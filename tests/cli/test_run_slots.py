@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
+from pathlib import Path
 
 import pytest
+
+from lifehold import Semaphore, WouldBlock
 
 SHOW = 'echo "$CARD $LIFEHOLD_SLOT $LIFEHOLD_LOCK"; read x; true'
 SLOTS = ("--slots", "a,b", "--slot-env", "CARD")
@@ -136,3 +142,30 @@ def test_slots_are_not_for_a_store_and_what_is_is_told(lifehold, tmp_path, where
     run = lifehold("run", *SLOTS, *words, "--", "true")
     assert run.returncode == 64
     assert "connect(URL).semaphore(NAME, PERMITS)" in run.stderr
+
+
+def test_a_first_waiter_that_is_stopped_is_named_as_nobody_passes_it(lifehold, tmp_path):
+    path = str(tmp_path / "gpu.lock")
+    leases = [Semaphore(path, 2).acquire() for _ in range(2)]
+    first = lifehold.start("run", "--slots", "0,1", path, "--", "echo", "in")
+    inode, locks = f":{os.stat(path).st_ino} ", Path("/proc/locks")
+    while not any(
+        inode in line and f" {first.pid} " in line for line in locks.read_text().splitlines()
+    ):
+        assert first.poll() is None
+        time.sleep(0.01)
+    os.kill(first.pid, signal.SIGSTOP)
+    for lease in leases:
+        lease.release()
+    with pytest.raises(WouldBlock) as caught:
+        Semaphore(path, 2).acquire(0)
+    told = lifehold("who", path)
+    for words in (str(caught.value), told.stdout):
+        assert f"pid {first.pid}" in words
+        assert "but stopped by a signal" in words
+        assert f"kill -CONT {first.pid}" in words
+    assert "0 of its 2 slots are taken" in told.stdout
+    assert lifehold("wait", "-w", "0.1", path).returncode == 75
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.communicate(timeout=60)[0] == "in\n"
+    assert lifehold("wait", "-w", "0.1", path).returncode == 0

@@ -179,6 +179,17 @@ def test_a_damaged_number_is_told_and_nothing_is_held(path):
     Semaphore(path, 2).acquire(0).release()
 
 
+@pytest.mark.parametrize("number", [0, 513, 999999])
+def test_a_number_that_nobody_can_have_written_makes_no_slots(path, number):
+    Semaphore(path, 2).acquire().release()
+    content = Path(path).read_bytes()
+    Path(path).write_bytes(content.replace(b"%6d}" % 2, b"%6d}" % number))
+    before = sorted(os.listdir(os.path.dirname(path)))
+    with pytest.raises(lifehold.CorruptRecord, match="cannot be read"):
+        Semaphore(path, 2).acquire(0)
+    assert sorted(os.listdir(os.path.dirname(path))) == before
+
+
 def test_a_slot_whose_file_goes_is_lost(path):
     lease = Semaphore(path, 2).acquire()
     os.unlink(lease.path)

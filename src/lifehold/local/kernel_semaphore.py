@@ -115,6 +115,8 @@ class KernelSemaphore(Asked):
                     self.table.keep(self.path, gate)
                     return answer
                 gate.close()
+        except SystemRefused:
+            raise
         except OSError as error:
             raise refused(self.path, error) from error
         raise refused(self.path, OSError(errno.ESTALE, "inode numbers are not stable here"))
@@ -299,7 +301,10 @@ class KernelSemaphore(Asked):
         for lock in self.slots:
             if os.path.exists(lock.path) and (found := lock.inspect()) is not None:
                 return found
-        return Holder(evidence=JUST_RELEASED) if held else None
+        if not held:
+            return None
+        first = super().inspect()
+        return Holder(evidence=JUST_RELEASED) if first is None else as_first(first)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -315,7 +320,13 @@ WIDTH = 6
 LENGTH = len(FRONT) + WIDTH + len(b"}\n")
 ANOTHER = 6  # looks at what another, who has the gate, is writing or has just written
 PAUSE = 0.001  # seconds between the first two of them, longer between the others
+FIRST_IN_LINE = "kernel witness; it is first in line, and takes the slot that is free"
 BEING_MADE = "somebody else is just making it"
+
+
+def as_first(holder: Holder) -> Holder:
+    """Who has the lock of the semaphore's own file: it waits, and nobody passes it."""
+    return replace(holder, evidence=FIRST_IN_LINE)
 
 
 def slot_path(path: str, number: int) -> str:
@@ -352,7 +363,7 @@ def parsed(content: bytes) -> int | None:
     digits = content[len(FRONT) : len(FRONT) + WIDTH].strip()
     if not content.startswith(FRONT) or not digits.isdigit():
         return None
-    return int(digits)
+    return int(digits) if 1 <= int(digits) <= MOST else None
 
 
 def change(

@@ -403,6 +403,15 @@ def numbers_of(path: str, count: int) -> list[int]:
     return sorted(found)
 
 
+def _halted_first(path: str) -> Holder | None:
+    """Who is first in line for a slot and cannot run: nobody passes it."""
+    try:
+        first = process.as_it_runs(kernel_holders.holder_of(HOST, path, held=False))
+    except OSError:
+        return None
+    return kernel_semaphore.as_first(first) if first is not None and first.halted else None
+
+
 def answer_slots(who: Callable[..., LockAnswer], empty: LockAnswer, count: int) -> LockAnswer:
     """The answer for the semaphore of `empty`, whose file says `count`."""
     numbers = numbers_of(empty.path, count)
@@ -416,6 +425,8 @@ def answer_slots(who: Callable[..., LockAnswer], empty: LockAnswer, count: int) 
     removed = tuple(holder for each in found for holder in each.removed)
     waiting = {each.pid: each for one in found for each in one.waiting}
     known = replace(empty, note=note, removed=removed, waiting=tuple(waiting.values()))
+    if len(taken) < count and (first := _halted_first(empty.path)) is not None:
+        taken.append(replace(known, state=HELD, holder=first))
     if not taken:
         last = [each.last for each in found if each.last is not None]
         latest = max(last, key=lambda holder: holder.since or 0.0, default=None)

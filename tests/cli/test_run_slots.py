@@ -68,7 +68,6 @@ def test_who_tells_all_that_hold_and_how_many_there_may_be(lifehold):
     end(other)
     told = lifehold("who", "gpu")
     assert told.returncode == 1
-    assert "0 of its 2 slots are taken" in told.stdout
 
 
 def test_another_number_of_slots_is_refused_while_one_is_held(lifehold):
@@ -164,7 +163,6 @@ def test_a_first_waiter_that_is_stopped_is_named_as_nobody_passes_it(lifehold, t
         assert f"pid {first.pid}" in words
         assert "but stopped by a signal" in words
         assert f"kill -CONT {first.pid}" in words
-    assert "0 of its 2 slots are taken" in told.stdout
     assert lifehold("wait", "-w", "0.1", path).returncode == 75
     os.kill(first.pid, signal.SIGCONT)
     assert first.communicate(timeout=60)[0] == "in\n"

@@ -207,8 +207,8 @@ class AsyncLease(Holding):
             raise self._not_entered()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.release()
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        await self._leave(error)
 
 
 strange(AsyncLease, OF_LEASE)

@@ -543,8 +543,8 @@ class Lease(Holding):
     if not TYPE_CHECKING:
         __aenter__ = PLAIN_LEASE
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self._leave(error)
 
 
 strange(Lease, OF_LEASE)

@@ -114,8 +114,20 @@ class LeaseGroup:
     def __enter__(self) -> Self:
         return self._begin()
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            self.release()
+        except Exception as other:
+            if not self._excused(other, error):
+                raise
+
+    def _excused(self, other: Exception, error: BaseException | None) -> bool:
+        """Whether a block that `error` has ended, or None, passes over what its release raised."""
+        if isinstance(other, NotHeld) and all(lease._of_parent() for lease in self._leases):
+            return True  # a forked child leaves the block; the locks are its parent's
+        if error is not None:
+            error.add_note(str(other))  # what the block raised matters more
+        return error is not None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {', '.join(repr(each.name) for each in self._leases)}>"
@@ -232,12 +244,11 @@ class OfAll(OfShape):
             if leases is not None:
                 leases.release()
             self.lease = None  # else it is ended once more when this block is dropped
-        except Exception as lost:
+        except Exception as other:
             if leases is not None:
                 self.lease = None  # all of them have been seen to
-            if error is None:
+            if leases is None or not leases._excused(other, error):
                 raise
-            error.add_note(str(lost))  # what the block raised matters more
         except BaseException as other:
             self.undo(other)
             raise

@@ -46,8 +46,12 @@ class AsyncLeaseGroup(LeaseGroup):
     async def __aenter__(self) -> Self:
         return self._begin()
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.release()
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            await self.release()
+        except Exception as other:
+            if not self._excused(other, error):
+                raise
 
     async def checked(self) -> None:
         """`check()` by looks that are made now, awaited: a file server may take its time."""
@@ -113,12 +117,11 @@ class AsyncOfAll(OfAll):
             if leases is not None:
                 await leases.release()
             self.lease = None  # else it is ended once more when this block is dropped
-        except Exception as lost:
+        except Exception as other:
             if leases is not None:
                 self.lease = None  # all of them have been seen to
-            if error is None:
+            if leases is None or not leases._excused(other, error):
                 raise
-            error.add_note(str(lost))  # what the block raised matters more
         except BaseException as other:
             self.undo(other)
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import os
 import time
 from threading import Thread
 
@@ -78,6 +79,47 @@ def test_no_task_has_all_when_one_was_lost_while_another_was_waited_for(robbed):
                 pytest.fail("its body ran without one of them")
 
     asyncio.run(main())
+
+
+BLOCKS = {
+    "with lock": lambda paths: Lock(paths[0], kind="soft"),
+    "with lock.acquire()": lambda paths: Lock(paths[0], kind="soft").acquire(),
+    "with lock_all": lambda paths: lock_all(paths, kind="soft"),
+    "with lock_all.acquire()": lambda paths: lock_all(paths, kind="soft").acquire(),
+}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_what_a_block_raises_is_not_replaced_by_the_loss_of_its_lock(paths, block):
+    with pytest.raises(KeyError) as caught:
+        with BLOCKS[block](paths):
+            Lock(paths[0], kind="soft").break_("by order")
+            raise KeyError
+    assert "is lost" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_that_ends_without_its_lock_says_so(paths, block):
+    with pytest.raises(LeaseLost):
+        with BLOCKS[block](paths):
+            Lock(paths[0], kind="soft").break_("by order")
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_forked_child_leaves_the_block_of_its_parent_in_silence(paths, block):
+    parent, code = os.getpid(), 1
+    try:
+        with BLOCKS[block](paths):
+            child = os.fork()
+            if child:
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+                assert Lock(paths[0], kind="soft").locked()
+        if not child:
+            code = 0
+    finally:
+        if os.getpid() != parent:
+            os._exit(code)
+    assert code == 0
 
 
 def test_a_wrapped_coroutine_function_that_is_marked_is_one(tmp_path):

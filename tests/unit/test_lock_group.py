@@ -89,20 +89,24 @@ BLOCKS = {
 }
 
 
+def lose(paths, then=None):
+    """What a block does that is told to give its lock up, and then raises."""
+    Lock(paths[0], kind="soft").break_("by order")
+    if then is not None:
+        raise then
+
+
 @pytest.mark.parametrize("block", BLOCKS)
 def test_what_a_block_raises_is_not_replaced_by_the_loss_of_its_lock(paths, block):
-    with pytest.raises(KeyError) as caught:
-        with BLOCKS[block](paths):
-            Lock(paths[0], kind="soft").break_("by order")
-            raise KeyError
+    with pytest.raises(KeyError) as caught, BLOCKS[block](paths):
+        lose(paths, KeyError())
     assert "is lost" in caught.value.__notes__[0]
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_that_ends_without_its_lock_says_so(paths, block):
-    with pytest.raises(LeaseLost):
-        with BLOCKS[block](paths):
-            Lock(paths[0], kind="soft").break_("by order")
+    with pytest.raises(LeaseLost), BLOCKS[block](paths):
+        lose(paths)
 
 
 @pytest.mark.parametrize("block", BLOCKS)

@@ -173,8 +173,8 @@ def test_the_number_of_a_part_that_was_waited_for_is_not_killed(tmp_path, monkey
     story.parts.append(part)
     while part.line():
         continue
-    part.process.kill()
-    part.process.wait()
+    part.kill()
+    assert part.wait(60)
     story.orphan = part.pid  # as of a command that was ended just before Ctrl-C
     sent = []
     monkeypatch.setattr(os, "killpg", lambda *call: sent.append(call))
@@ -185,3 +185,21 @@ def test_the_number_of_a_part_that_was_waited_for_is_not_killed(tmp_path, monkey
         signal.signal(signal.SIGINT, before[0])
         signal.signal(signal.SIGTERM, before[1])
     assert sent == []
+
+
+BREAKABLE = """
+import os, subprocess
+def asked(self, *_, **__):
+    if self.returncode is None:  # at the end of its life Popen asks itself
+        os._exit(99)
+kind = subprocess.Popen
+kind._wait = kind._internal_poll = kind.send_signal = asked
+from lifehold.cli.main import main
+main(["demo", "--fast"])
+"""
+
+
+def test_nothing_is_asked_of_popen_that_ctrl_c_could_leave_locked(lifehold, tmp_path):
+    told = lifehold(program=("-c", BREAKABLE), env={"TMPDIR": str(tmp_path)})
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "Four scenes in" in told.stdout

@@ -109,9 +109,9 @@ class Story:
         pen.title(2, "kill -9: the holder cleans nothing up, and nobody has to")
         pen.note("you", f"$ kill -9 {holder.pid}")
         killed_at = clock.utc_now()
-        holder.process.kill()
+        holder.kill()
         said = [waiter.line(), waiter.line()]
-        waiter.process.wait(PATIENCE)  # then the record tells of its grant, and nobody holds it
+        waiter.wait(PATIENCE)  # then the record tells of its grant, and nobody holds it
         found = who("nightly-report", f"{self.folder}/nightly-report.lock")
         winner = found.last
         for line in said:
@@ -160,8 +160,8 @@ class Story:
             "you", f"$ lifehold run backup -- sleep 60 &   (pid {wrapper.pid}, sleep {command})"
         )
         self._pause(0.6)
-        wrapper.process.kill()
-        wrapper.process.wait()
+        wrapper.kill()
+        wrapper.wait(PATIENCE)
         pen.note("you", f"$ kill -9 {wrapper.pid}   (the wrapper, not the command)")
         self._pause(0.6)
         pen.note("you", "$ lifehold run -n backup -- echo in")
@@ -289,6 +289,7 @@ INDENT, LITTLE = 17, 3  # columns before a text; in a narrow terminal only its f
 NARROW = 60
 PATIENCE = 30.0  # seconds for a line of a part: then something is broken, and we say so
 GRACE = 2.0  # seconds to end by oneself
+TICK = 0.002  # seconds between two looks whether a part has ended
 FRAME = 0.1  # seconds between two pictures of a running clock
 STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 ROLES = {"you": "bold", "waiter": "cyan", "B": "cyan", "next": "cyan"}  # who holds: yellow
@@ -350,6 +351,29 @@ class Part:
         self.process.stdin.write(b"\n")
         self.process.stdin.flush()
 
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self, seconds: float) -> bool:
+        """Whether it has ended, `seconds` from now at the latest.
+
+        Popen's own methods have a lock that a Ctrl-C between two of their lines leaves taken for
+        ever (CPython 3.13 and before): so nothing is asked of them.
+        """
+        until = clock.now() + seconds
+        while self.process.returncode is None:
+            try:
+                done = os.waitpid(self.pid, os.WNOHANG)[0]
+            except ChildProcessError:
+                done = self.pid  # Ctrl-C came before we could note it
+            if done:
+                self.process.returncode = 0
+            elif clock.now() >= until:
+                return False
+            else:
+                clock.pause(TICK)
+        return True
+
     def end(self) -> None:
         """Whatever state it is in: TERM, so that a wrapper takes its command along, then KILL.
 
@@ -359,11 +383,11 @@ class Part:
         for number in () if over else (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
             try:
                 os.killpg(self.pid, number)
-                if number == signal.SIGCONT:
-                    self.process.wait(GRACE)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                continue
-        self.process.wait()
+            except ProcessLookupError:
+                break
+            if number == signal.SIGCONT and self.wait(GRACE):
+                break
+        self.wait(PATIENCE)
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()

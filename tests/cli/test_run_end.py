@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import signal
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from ground import needs
+from lifehold import Lock
+from lifehold.cli.child import ChildCare, attend
 
 from .killing import rounds
 
@@ -315,3 +319,69 @@ print("good")
 def test_a_supervisor_without_sigtimedwait_reads_no_message_of_its_wrapper(lifehold):
     process = lifehold.start(program=("-c", WAKE_UP_PIPES))
     assert process.communicate(timeout=60) == ("good\n", "")
+
+
+@pytest.fixture
+def unread():
+    """The writing end of a pipe that is full and that nobody reads."""
+    heard, tell = os.pipe()
+    os.set_blocking(tell, False)
+    for piece in (b"x" * 4096, b"x"):
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(tell, piece)
+    os.set_blocking(tell, True)
+    yield tell
+    os.close(heard)
+    os.close(tell)
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_a_stderr_that_nobody_reads_keeps_no_command_from_being_stopped(lifehold, unread, close):
+    words = ("run", *close, "--max-hold", "0.2", *GRACE, "job", "--", "sh", "-c", STUBBORN)
+    run = lifehold.start(*words, stderr=unread)
+    assert run.wait(60) == 74
+    assert lifehold.free()
+
+
+@pytest.mark.parametrize("kind", [["--kind", "soft"], ["--kind", "kernel"], ["--fair"]])
+def test_a_stderr_that_nobody_reads_ends_no_wait_late_and_keeps_no_lock(lifehold, unread, kind):
+    holder = lifehold.holder(*kind, "job")
+    waiter = lifehold.start("run", *kind, "-w", "2.5", "job", "--", "echo", "in", stderr=unread)
+    patient = lifehold.start("run", *kind, "job", "--", "echo", "in", stderr=unread)
+    assert waiter.wait(60) == 75
+    lifehold.kill(holder)
+    assert patient.communicate(timeout=60)[0] == "in\n"
+
+
+NO_FORK = """
+import errno, os, sys
+from lifehold.cli.main import main
+def fork():
+    raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+os.fork = fork
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_command_that_no_process_can_be_made_for_leaves_no_lease(lifehold, tmp_path):
+    path = str(tmp_path / "job.soft")
+    words = ("run", "--json", "--kind", "soft", "--ttl", "300", path, "--", "true")
+    done = lifehold(*words, program=("-c", NO_FORK))
+    assert done.returncode == 71
+    told = json.loads(done.stderr.splitlines()[-1])
+    assert (told["outcome"], told["code"]) == ("not_started", 71)
+    assert not Lock(path, kind="soft", ttl=300).locked()
+
+
+def test_the_end_of_a_lease_is_not_slept_through():
+    asked = set()
+
+    class Inbox:
+        def next(self, seconds):
+            asked.add(seconds)
+
+    care = ChildCare("it", Inbox(), None, 1.0, lambda: None, str, look_in=lambda: 0.2)
+    child = os.posix_spawn("/bin/true", ["true"], os.environ)
+    assert attend(child, care, group=False) == 0
+    assert asked == {0.2}

@@ -37,7 +37,7 @@ class CannotStart(Exception):
     def __init__(self, command: Sequence[str], error: OSError) -> None:
         missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
         self.code = exits.NOT_FOUND if missing else exits.NOT_EXECUTABLE
-        if error.errno in (errno.EAGAIN, errno.ENOMEM):
+        if error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE):
             self.code = exits.REFUSED
         reason = "not found" if missing else error.strerror
         if error.errno == errno.EACCES and "/" in command[0] and os.path.isdir(command[0]):
@@ -94,9 +94,9 @@ def spawn_at_terminal(
     Between the two the child holds the lock by duplicates, which the at-fork hook does not know
     and so does not close. The number of each stays what it was.
     """
-    copies = [os.dup(number) for number in keep]
-    heard, tell = os.pipe()
     try:
+        copies = [os.dup(number) for number in keep]
+        heard, tell = os.pipe()
         child = os.fork()
     except OSError as error:
         raise CannotStart(command, error) from None
@@ -177,6 +177,7 @@ def refuse(command: list[str], error: OSError) -> int:
 
 
 LOOK = 1.0  # seconds between two looks at the lock
+LEAST = 0.01  # seconds between two of them, however soon a lease ends
 SETTLED = 0.05  # seconds until we become a subreaper: loading the call costs more than `true` does
 ASK = 0.25  # seconds between two looks at a group whose leader has ended, at most
 TELL = 2.0  # seconds until who waits for such a group is told, then growing
@@ -187,11 +188,22 @@ PR_SET_CHILD_SUBREAPER = 36
 class ChildCare:
     """What a child is attended with, and when it is to be stopped.
 
-    `why_stop` is asked every second and at each signal. When it has a reason `stopping(reason)` is
-    told, and the child gets TERM, after `grace` seconds KILL. `until`: an instant to look at, too.
+    `why_stop` is asked every second and at each signal. When it has a reason the child gets TERM,
+    after `grace` seconds KILL, and `stopping(reason)` is told. `until`: an instant to look at, too;
+    `look_in()`: seconds until a look is needed; `held`: whether the lock is ours while it ends.
     """
 
-    __slots__ = ("grace", "inbox", "stopping", "terminal", "until", "what", "why_stop")
+    __slots__ = (
+        "grace",
+        "held",
+        "inbox",
+        "look_in",
+        "stopping",
+        "terminal",
+        "until",
+        "what",
+        "why_stop",
+    )
 
     def __init__(
         self,
@@ -202,9 +214,16 @@ class ChildCare:
         why_stop: Callable[[], str | None],
         stopping: Callable[[str], None],
         until: float = float("inf"),
+        look_in: Callable[[], float] | None = None,
     ) -> None:
         self.what, self.inbox, self.terminal, self.grace = what, inbox, terminal, grace
         self.why_stop, self.stopping, self.until = why_stop, stopping, until
+        self.look_in = look_in or _never
+        self.held = True
+
+
+def _never() -> float:
+    return float("inf")
 
 
 def attend(pid: int, care: ChildCare, *, group: bool = True, code: int | None = None) -> int:
@@ -251,7 +270,7 @@ class _Attendance:
         now, care = clock.now(), self.care
         longest = min(LOOK, self.kill_at - now)
         if not self.stopping:
-            longest = min(longest, care.until - now)
+            longest = min(longest, care.until - now, max(LEAST, care.look_in()))
         if self.group and not self.subreaper:
             longest = min(longest, SETTLED)
         if self.code is not None:
@@ -291,9 +310,12 @@ class _Attendance:
             if left == []:
                 return True  # zombies whose parent does not care
             self.tell_at = now + max(TELL, now - self.ended_at)
+            then = "the lock is held until they end (setsid keeps one out of this)"
+            if not self.care.held:
+                then = "they are waited for, and the lock is lost meanwhile"
             render.say(
                 f"{self.care.what} has ended with {self.code}, and processes that it started run "
-                f"on{_listed(left)}: the lock is held until they end (setsid keeps one out of this)"
+                f"on{_listed(left)}: {then}"
             )
         return False
 
@@ -322,9 +344,9 @@ class _Attendance:
         care = self.care
         if not self.stopping and (reason := care.why_stop()):
             self.stopping, self.kill_at = True, clock.now() + care.grace
-            care.stopping(reason)
-            self._send(signal.SIGTERM)
+            self._send(signal.SIGTERM)  # before a word: nobody may be reading stderr
             self._send(signal.SIGCONT)
+            care.stopping(reason)
         elif clock.now() >= self.kill_at:
             self.kill_at = float("inf")
             self._send(signal.SIGKILL)
@@ -420,7 +442,8 @@ def prctl(option: int, value: int) -> None:
 # before that sees another parent, and does not exec. CMD's pid is in the wrapper's hands before
 # exec.
 #
-# Not covered: wrapper and supervisor killed in the same instant free the lock some microseconds
+# Not covered: the wrapper alone is stopped (SIGSTOP to its number), and renews nothing while CMD
+# runs on; wrapper and supervisor killed in the same instant free the lock some microseconds
 # before the kernel kills CMD, and only CMD, not what it started; a set-user-id CMD is not killed by
 # the kernel. PDEATHSIG and subreaper are Linux's; elsewhere rule 2 stands alone.
 
@@ -437,14 +460,18 @@ def run_supervised(
 ) -> int:
     """Run CMD under a supervisor that holds the locks of descriptors `held`; CMD's exit code.
 
-    `grace`: seconds from TERM to KILL when the wrapper is gone, who alone renews leases.
+    `grace`: seconds from TERM to KILL when the wrapper is gone, who alone renews leases. Raises
+    CannotStart.
     """
     become_subreaper()
-    life, _alive = os.pipe()  # _alive stays open for as long as the wrapper lives
-    news, tell = os.pipe()
-    copies = [os.dup(number) for number in held]
     me = os.getpid()
-    supervisor = os.fork()
+    try:
+        life, _alive = os.pipe()  # _alive stays open for as long as the wrapper lives
+        news, tell = os.pipe()
+        copies = [os.dup(number) for number in held]
+        supervisor = os.fork()
+    except OSError as error:
+        raise CannotStart(command, error) from None
     if supervisor == 0:
         code = exits.BUG
         try:
@@ -469,6 +496,7 @@ def run_supervised(
             lambda: "its supervisor was killed",
             lambda _: None,
         )
+        rest.held = care.held
         attend(child, rest, code=code)
     return code
 

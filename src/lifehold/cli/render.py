@@ -13,7 +13,7 @@ import sys
 from ..core.errors import SystemRefused
 from ..core.mask import printable
 from ..core.value import as_dict
-from ..runtime import process
+from ..runtime import native, process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,20 +26,55 @@ if TYPE_CHECKING:
 
 PREFIX = "lifehold: "
 LEAST = 12  # columns of a table's last cell, else it is left out
+PIECE = 4096  # bytes that a pipe takes at once when it takes any (PIPE_BUF)
+PATIENCE = 1.0  # seconds for a stderr that takes nothing just now
+_unsaid: Any = None  # the lock of a thread that still writes
 FIRST = 16  # columns that its first cell keeps, where others must go
 
 
 def say(text: str, prefix: str = PREFIX) -> None:
-    """One message on stderr."""
+    """One message on stderr. Who holds a lock, or waits for one, is not held up by it."""
     text = prefix + text
     if "\n  " in text and (room := _room(2)):
         text = _width().folded(text, room)
     left = f"{text}\n".encode("utf-8", "backslashreplace")
     try:
-        while left:
-            left = left[os.write(2, left) :]
+        while left and _takes_more():
+            left = left[os.write(2, left[:PIECE]) :]
     except OSError:
         return  # nobody listens; the exit code still tells
+    if left:
+        _say_beside(left)
+
+
+def _takes_more() -> bool:
+    """Whether a piece can be written to stderr at once. Raises OSError."""
+    try:
+        import select
+    except ImportError:  # outside of a chroot by now, or not ours to read
+        return True
+    if sys.platform == "win32":  # it can ask that of sockets alone
+        return True
+    return bool(select.select([], [2], [], 0)[1])
+
+
+def _say_beside(left: bytes) -> None:
+    """A pipe is full, or a terminal stopped by Ctrl-S: a thread writes, and we wait PATIENCE.
+
+    While it is still at it, what else we would say is dropped.
+    """
+    global _unsaid
+
+    def write() -> None:
+        nonlocal left
+        try:
+            while left:
+                left = left[os.write(2, left) :]
+        except OSError:
+            return
+
+    if _unsaid is None or _unsaid.acquire(blocking=False):
+        _unsaid = native.beside(write, PATIENCE)
 
 
 class progress:  # noqa: N801

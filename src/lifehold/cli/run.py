@@ -120,6 +120,7 @@ class LockedCommand:
             self._why_stop,
             self._stopping,
             float("inf") if self.max_hold is None else clock.now() + self.max_hold,
+            self._look_in,
         )
 
     def to_the_end(self) -> int:
@@ -157,6 +158,11 @@ class LockedCommand:
         self.report.get_ready()
         return attend(pid, self.care)
 
+    def _look_in(self) -> float:
+        """Seconds until a lease is over that is not renewed meanwhile."""
+        left = [each for lease in self.leases if (each := lease.remaining()) is not None]
+        return min(left, default=float("inf"))
+
     def _why_stop(self) -> str | None:
         for lease in self.leases:
             # L8  A look may hang on a file server until long after the deadline, and CMD with it.
@@ -166,6 +172,9 @@ class LockedCommand:
             try:
                 lease.check()
             except LeaseLost as error:
+                self.care.held = False
+                # L8  A margin after the deadline others may take it: CMD is gone by then.
+                self.care.grace = min(self.care.grace, margin_of(lease) / 2)
                 return error.text
         if clock.now() >= self.care.until:
             names = ", ".join(f"'{printable(lease.name)}'" for lease in self.leases)
@@ -213,6 +222,13 @@ class LockedCommand:
         while not self.inbox.interrupted and self.inbox.next(0):
             pass
         return self.inbox.interrupted
+
+
+def margin_of(lease: Lease | PlainLease) -> float:
+    """Seconds between the end of a lease for us and for others; endless for one without a ttl."""
+    if isinstance(lease, PlainLease) or lease._kept is None:
+        return float("inf")
+    return lease._kept.terms.margin
 
 
 def is_lent(lease: Lease | PlainLease) -> bool:

@@ -15,6 +15,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 
@@ -55,3 +56,30 @@ bound: Any = type(_Anything().method)
 def is_replaced() -> bool:
     """Whether the program's threads are greenlets now. A library may do so at any time."""
     return _thread.get_ident is not get_ident
+
+
+def beside(call: Callable[[], object], seconds: float) -> Any:
+    """Begin `call()`, which raises nothing, in a thread of its own, and wait `seconds` for its end.
+
+    The thread hears no signal: those are for who waits. None when it has ended, or when there is
+    no thread to be had; else a lock that is free at its end.
+    """
+    import _signal  # type: ignore[import-not-found]
+
+    ended = allocate_lock()
+    ended.acquire()
+
+    def run() -> None:
+        try:
+            call()
+        finally:
+            ended.release()
+
+    mask = _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+    try:
+        start_new_thread(run, ())
+    except RuntimeError:
+        return None
+    finally:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+    return None if ended.acquire(timeout=seconds) else ended

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from .core import events
-from .core.acquire import Ask, acquire
+from .core.acquire import TURN, Ask, acquire, waiting
 from .core.deadline import TRY, seconds
 from .core.errors import SystemRefused, WouldBlock
 from .core.grant import Bound, Grant, Held
@@ -286,6 +286,8 @@ class AsyncLock(LockFace):
         answer: Any = None
         waited = 0.0
         try:
+            if self._name in waiting and patience != 0:
+                await self._give_turn()
             answer = await self._attempt_afar() if self._far else self._mechanism.attempt()
             if type(answer) is not Grant:
                 answer, waited = await self._contend(answer, patience)
@@ -343,6 +345,14 @@ class AsyncLock(LockFace):
             cls,
             keep=bool(options.get("reentrant")),
         )
+
+    async def _give_turn(self) -> None:
+        """Let the loop come to those who wait; in a store their line sees to that.
+
+        A task that lets go and asks again without a pause would always come before them.
+        """
+        if not is_remote(self._mechanism):
+            await self._runtime.sleep(TURN)
 
     async def _attempt_afar(self) -> Grant | Held | Unknown:
         """One try in a helper thread, so that a slow file server does not stop the event loop.

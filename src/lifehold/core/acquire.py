@@ -116,6 +116,7 @@ class Crowd:
 
 
 waiting: dict[str, Crowd] = {}  # by name; nothing is decided by it
+TURN = 0.001  # seconds in which a loop comes to those who wait
 
 
 async def acquire(

@@ -519,6 +519,7 @@ class LossScope:
         trace: TracebackType | None,
     ) -> bool:
         self._over = True
+        self._lost.remove_callback(self._ring)
         if self._scope is not None:
             swallowed = bool(self._scope.__exit__(kind, error, trace))
             if self._scope.cancelled_caught:

@@ -137,6 +137,14 @@ class LostSignal:
         if self._path is not None and not self._far():  # there the first look tells it
             self._check()  # what was lost before there was a watch
 
+    def remove_callback(self, callback: Callable[[], object]) -> None:
+        """Take back what `add_callback` was given, which need not be there any more."""
+        fork.here()
+        with fork.gate:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+        self._rest()
+
     def set(self, reason: str, first: Callable[[], object] | None = None) -> bool:
         """Mark the lease as lost. False: it was already.
 

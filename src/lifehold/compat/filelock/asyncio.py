@@ -14,6 +14,7 @@ from concurrent import futures
 from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary
 
+from ...core.acquire import TURN, waiting
 from ...core.grant import Grant
 from ...runtime import clock, fork
 from ...runtime.eventloop import EVENT_LOOP, Signal, current_task, running_trio
@@ -358,6 +359,8 @@ class BaseAsyncFileLock(BaseFileLock, metaclass=AsyncFileLockMeta):
         if isinstance(self, MechanismFileLock) and not self._brings("_acquire"):
             if pollers.expected:
                 await self._let_pollers_in(want)
+            if self.lock_file in waiting and not want.polled:  # as AsyncLock: a turn for those
+                await EVENT_LOOP.sleep(TURN)
             if self._in_executor:
                 answer = await self._aside(self._attempt, hold)
             else:

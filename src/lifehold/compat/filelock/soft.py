@@ -23,7 +23,7 @@ from ...local.ground import place_at
 from ...local.judge import NO_HINT, PAUSE, WaitHint
 from ...local.record_handle import GONE, RecordFile, blank, look
 from ...local.record_lock import RecordLock
-from ...local.refusals import refused
+from ...local.refusals import JUST_RELEASED, refused
 from ...runtime import clock, fork, process
 from . import native_mechanism, pidfile, pollers
 from .api import MechanismFileLock
@@ -558,7 +558,7 @@ class SoftFileMechanism(RecordLock):
         try:
             found: Any = look(self.table, self.path, write=False, kind=SoftLockRecord)
             if found is None:
-                return None
+                return Holder(evidence=JUST_RELEASED) if held else None
             try:
                 content, case = self._judged(found)
                 since = self.files.fstat(found.fd).st_mtime

@@ -22,6 +22,7 @@ from ...local.ground import is_far, place_at
 from ...local.handles import OF_PARENT, RELEASED
 from ...local.judge import NO_HINT, WaitHint
 from ...local.record_handle import look
+from ...local.refusals import JUST_RELEASED
 from ...runtime import clock, fork
 from . import construction, native_mechanism, owner_record, pidfile, pollers, waits
 from .api import MechanismFileLock
@@ -415,7 +416,7 @@ class StrictFile:
         try:
             found = self.claims.seen(tidy=False, proven=False)
             if not found:
-                return None
+                return Holder(evidence=JUST_RELEASED) if held else None
         except OSError as error:
             return Holder(evidence=str(error))
         first = min(found, key=lambda claim: (claim.state != "held", claim.token))

@@ -343,7 +343,7 @@ def stored(files: Files, gate: LockFile) -> int | None:
     if not content.strip(b"\0"):
         return None
     found = parsed(content)
-    if found is not None:
+    if found is not None and 1 <= found <= MOST:
         return found
     if content.startswith(FRONT[: len(MAGIC) + 1]) and b'"kind":"semaphore"' in content:
         raise CorruptRecord(
@@ -363,7 +363,7 @@ def parsed(content: bytes) -> int | None:
     digits = content[len(FRONT) : len(FRONT) + WIDTH].strip()
     if not content.startswith(FRONT) or not digits.isdigit():
         return None
-    return int(digits) if 1 <= int(digits) <= MOST else None
+    return int(digits)
 
 
 def change(

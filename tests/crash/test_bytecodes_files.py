@@ -13,11 +13,12 @@ import os
 
 import pytest
 
-from crash.bytecodes import every_bytecode, interrupt
+from crash.bytecodes import Before, every_bytecode, interrupt
 from crash.scene import free
 from ground import needs
-from lifehold import locked_file
+from lifehold import Lock, locked_file
 from lifehold.compat import portalocker, zc_lockfile
+from lifehold.fence import FencedFile
 from lifehold.local.handles import TABLE
 from lifehold.runtime import fork
 
@@ -131,4 +132,31 @@ def test_an_interrupt_between_two_bytecodes_leaves_no_lock_and_no_half_file(what
         wrong += [f"{run.where}: {each} is left" for each in left]
         for fd in own(tmp_path):  # hazard 6: at the return of open(2), and of a list's pop()
             os.close(fd)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_an_interrupt_of_a_guarded_write_leaves_its_lock_free(tmp_path):
+    lock = str(tmp_path / "data.fence.lock")
+    lease = Lock(tmp_path / "lease.lock").acquire()
+    guard, wrong, number = FencedFile(tmp_path / "data", lease, durable=False), [], 0
+    ways = {
+        "write": lambda: guard.write(b"x"),
+        "update": lambda: guard.update(lambda _: b"x"),
+        "advance": guard.advance,
+    }
+    for way, call in ways.items():
+        call()
+        number = 0
+        while True:
+            run = Before(number, interrupt, call, skip=(), only_real=True)
+            if not run.came:
+                break
+            number += 1
+            run.forget()
+            opened_gate()
+            TABLE.close_idle()
+            if not free(lock):
+                wrong.append(f"{way}, {run.where}: held for good")
+                guard._lock.release()
+    lease.release()
     assert not wrong, "\n".join(wrong)

@@ -22,6 +22,7 @@ import stat
 from ...core.errors import CorruptRecord, InvalidArgument, LifeholdError, UnsafeGround
 from ...core.fence import LARGEST, admit
 from ...core.value import value
+from ...lease import BlockEntry, part
 from ...local import ground
 from ...local.files import CREATE, FOLDER, READ_ONLY, READ_WRITE
 from ...local.handles import files_for
@@ -32,11 +33,13 @@ from .rule import token_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeVar
 
+    from ...lease import Holding
     from ...local.files import Files
-    from ...lock import Lease
     from .rule import Carrier
+
+    T = TypeVar("T")
 
 __all__ = ["Fenced", "FencedFile"]
 
@@ -99,8 +102,7 @@ class FencedFile:
         Raises StaleToken when this one is older itself; Timeout, SystemRefused, CorruptRecord.
         """
         token = token_of(self._lease, self.path)
-        with self._lock_of_file():
-            self._told(self._pair.advance, token)
+        self._under_the_lock(lambda _: self._told(self._pair.advance, token))
 
     def read(self) -> Fenced:
         """(data, token, fence): the bytes, under which token they were written, and the fence.
@@ -118,8 +120,7 @@ class FencedFile:
         """
         content = as_bytes(self.path, data)
         token = token_of(self._lease, self.path)
-        with self._lock_of_file() as held:
-            self._told(self._pair.put, content, token, held.check)
+        self._under_the_lock(lambda held: self._told(self._pair.put, content, token, held.check))
 
     def update(self, change: Callable[[bytes | None], bytes]) -> bytes:
         """`write(change(data))` with no other writer in between; what was written.
@@ -127,15 +128,32 @@ class FencedFile:
         `change` gets None when there is no file. It runs under the lock of the file: keep it short.
         """
         token = token_of(self._lease, self.path)
-        with self._lock_of_file() as held:
+
+        def work(held: Holding) -> bytes:
             self._told(self._pair.advance, token)
             made = as_bytes(self.path, change(self._told(self._pair.read).data))
             self._told(self._pair.put, made, token, held.check)
-        return made
+            return made
 
-    def _lock_of_file(self) -> Lease:
+        return self._under_the_lock(work)
+
+    def _under_the_lock(self, work: Callable[[Holding], T]) -> T:
+        """`work(lease)`. L6  Our caller has no handle, so an interrupt leaves nothing held."""
         self._told(make_folders, self._pair.files, self.path)
-        return self._lock.acquire()
+        block = part()
+        begins: Any = BlockEntry(block=block)
+        try:
+            try:
+                answer = work(self._lock.acquire(begins))
+            except BaseException as error:
+                if block.lease is not None:
+                    block.lease._leave(error)
+                raise
+            block.lease._leave(None)
+        except BaseException as error:
+            block.undo(error)
+            raise
+        return answer
 
     def _told(self, step: Callable[..., object], *given: object) -> Any:
         """`step(*given)`, an error of the system in our words."""

@@ -22,9 +22,11 @@ def test_data_that_is_renamed_before_its_fence_is_noted_is_found(monkeypatch):
     def put(self, data, token, still):
         known = self.fence()
         file.admit(self.path, token, known.fence)
-        made = self._make(self.path + ".fence.data", data, None)
-        self.files.rename(self.path + ".fence.data.new", self.path)
-        self._note(file.Fence(token, (token, made), known.written))
+        copy = self._copy()
+        made = self._fill(copy, data, None)
+        copy.move(self.path, still)
+        copy.abandon()
+        self._note(file.Fence(token, (token, made), known.written), still)
 
     monkeypatch.setattr(file.FencedPair, "put", put)
     assert LEAK in found("2 writers and a reader")
@@ -33,8 +35,8 @@ def test_data_that_is_renamed_before_its_fence_is_noted_is_found(monkeypatch):
 def test_a_fence_that_forgets_the_data_before_is_found(monkeypatch):
     note = file.FencedPair._note
 
-    def forgetful(self, fence):
-        note(self, file.Fence(fence.fence, fence.written))
+    def forgetful(self, fence, still):
+        note(self, file.Fence(fence.fence, fence.written), still)
 
     monkeypatch.setattr(file.FencedPair, "_note", forgetful)
     assert LEAK in found("2 writers and a reader")

@@ -13,6 +13,7 @@ which the explorer reports as LEAK:
 from __future__ import annotations
 
 import stat
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from explore.claims.claim import Claim
@@ -51,6 +52,12 @@ class Guarded(Model):
         return bool(token >= newest)
 
 
+class Pair(FencedPair):
+    """Names of copies that are the same in every game; those of two writers are never one."""
+
+    chance: Any = None
+
+
 def writer(token: int, *, advances: bool, writes: bool = True) -> Program:
     """Takes the lock of the file for each step, as `FencedFile` does."""
 
@@ -58,9 +65,11 @@ def writer(token: int, *, advances: bool, writes: bool = True) -> Program:
         table = Descriptors(actor.files)
         lock: Any = KernelLock(LOCK, actor.runtime, table=table)
         lock.inspect, lock.waiters = nobody, nobody
-        pair = FencedPair(actor.files, DATA, False, None)
+        pair = Pair(actor.files, DATA, False, None)
+        numbers = count()
+        pair.chance = lambda length: bytes([token, next(numbers)]).rjust(length, b"\0")
         if advances:
-            step(actor, lock, lambda: pair.advance(token))
+            step(actor, lock, lambda: pair.advance(token, lambda: None))
         if writes:
             step(actor, lock, lambda: written(pair))
         return {slot.fd for slot in table.idle.values()}
@@ -113,7 +122,7 @@ def reader(times: int) -> Program:
 def quiet(call: Call) -> bool:
     """A step on an open file, which has no name yet that anybody would read; or on the folder."""
     return call[0] in ("close", "fstat", "fsync", "fchmod", "pwrite") or (
-        call[0] in ("open", "lstat") and call[1] == FOLDER
+        call[0] in ("open", "lstat", "listdir") and call[1] == FOLDER
     )
 
 

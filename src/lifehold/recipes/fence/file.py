@@ -15,6 +15,7 @@ Not promised: anything against programs that write PATH by other means.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import stat
@@ -22,12 +23,14 @@ import stat
 from ...core.errors import CorruptRecord, InvalidArgument, LifeholdError, UnsafeGround
 from ...core.fence import LARGEST, admit
 from ...core.value import value
+from ...data_file import COPY, DIGITS, NEW
 from ...lease import BlockEntry, part
 from ...local import ground
 from ...local.files import CREATE, FOLDER, READ_ONLY, READ_WRITE
 from ...local.handles import files_for
 from ...local.refusals import make_folders, refused
 from ...lock import Lock
+from ...runtime import fork
 from .rule import token_of
 
 TYPE_CHECKING = False
@@ -102,7 +105,7 @@ class FencedFile:
         Raises StaleToken when this one is older itself; Timeout, SystemRefused, CorruptRecord.
         """
         token = token_of(self._lease, self.path)
-        self._under_the_lock(lambda _: self._told(self._pair.advance, token))
+        self._under_the_lock(lambda held: self._told(self._pair.advance, token, held.check))
 
     def read(self) -> Fenced:
         """(data, token, fence): the bytes, under which token they were written, and the fence.
@@ -130,7 +133,7 @@ class FencedFile:
         token = token_of(self._lease, self.path)
 
         def work(held: Holding) -> bytes:
-            self._told(self._pair.advance, token)
+            self._told(self._pair.advance, token, held.check)
             made = as_bytes(self.path, change(self._told(self._pair.read).data))
             self._told(self._pair.put, made, token, held.check)
             return made
@@ -190,12 +193,14 @@ def as_bytes(name: str, data: object) -> bytes:
 # - A reader between the two: the fence names the data before and after by inode, size and time, so
 #   that either is known for what it is. What somebody else put there has no token.
 # - Power: each file is flushed before its rename, the folder after it (`durable=False` does not).
-# Names end in `.new` until they are whole; the next writer removes what a killed one left (L7: it
-# is
-# made anew, never followed).
+# - Somebody who has the lock no more, as a forked child: each copy has a name by chance, as one of
+#   `locked_file`, and nobody removes or renames one that is not his own. `still()` is asked first,
+#   and before each rename.
+# The next writer removes what a killed one left (L7: it is never opened).
 
 
-SUFFIX, NEW = ".fence", ".new"
+SUFFIX = ".fence"
+FIXED = (f"{SUFFIX}{NEW}", f"{SUFFIX}.data{NEW}", NEW)  # of copies, before they were by chance
 PIECE = 1 << 20  # bytes of one read or write
 LONGEST = 4096  # bytes of a fence
 TRIES = 100  # how often data may be replaced while we read it
@@ -233,74 +238,156 @@ class Fenced:
     fence: int
 
 
+class Copy:
+    """A new file of ours that is not at its place yet. L6  Its end is `abandon`, in any case."""
+
+    __slots__ = ("fds", "files", "generation", "name")
+
+    def __init__(self, files: Files, name: str) -> None:
+        self.files, self.name, self.generation = files, name, fork.here()
+        self.fds: list[int] = []
+
+    def make(self, mode: int) -> int:
+        """Open it, in one step with the note of its descriptor."""
+        self.fds.extend(map(self.files.open, (self.name,), (READ_WRITE | CREATE,), (mode,)))
+        return self.fds[0]
+
+    def move(self, path: str, still: Callable[[], object]) -> None:
+        """Put it at its place. `still()` is asked last, and raises when it must not be."""
+        if not self._is_ours():
+            raise OSError(errno.ESTALE, "the new file was taken away before it came to its place")
+        still()
+        self.files.rename(self.name, path)
+        self.name = ""
+
+    def abandon(self) -> None:
+        """Close it, and remove it when it did not come to its place. Safe to repeat."""
+        try:  # L9  a child leaves its parent's alone
+            if self.name and self.fds and self.generation == fork.here() and self._is_ours():
+                self.files.unlink(self.name)
+        except OSError:
+            pass  # gone, or out of reach: the next writer removes it, and what went wrong is told
+        finally:
+            self.name = ""
+            while self.fds:
+                self.files.close(self.fds.pop())
+
+    def _is_ours(self) -> bool:
+        """Whether the name still leads to what was written."""
+        try:
+            found = self.files.lstat(self.name)
+        except FileNotFoundError:
+            return False
+        made = self.files.fstat(self.fds[0])
+        return (found.st_dev, found.st_ino) == (made.st_dev, made.st_ino)
+
+
 class FencedPair:
     """The two files. Writing is for whoever holds their lock; reading is for anybody."""
 
     __slots__ = ("durable", "files", "mode", "path")
+    chance = staticmethod(os.urandom)  # the explorer has its own, to play the same game twice
 
     def __init__(self, files: Files, path: str, durable: bool, mode: int | None) -> None:
         self.files, self.path, self.durable, self.mode = files, path, durable, mode
 
     # ---- with the lock in hand
 
-    def advance(self, token: int) -> None:
-        """From now on older tokens are refused, though nothing has been written yet."""
+    def advance(self, token: int, still: Callable[[], object]) -> None:
+        """From now on older tokens are refused, though nothing has been written yet.
+
+        `still()` raises when the lock is not in hand any more.
+        """
+        still()
         known = self.fence()
         if admit(self.path, token, known.fence) > known.fence:
-            self._note(Fence(token, known.written, known.before))
+            self._sweep(self.path + SUFFIX)
+            self._note(Fence(token, known.written, known.before), still)
 
-    def put(self, data: bytes, token: int, still: Any) -> None:
-        """Replace the data in one step. `still()` is asked last, and raises when it must not be."""
+    def put(self, data: bytes, token: int, still: Callable[[], object]) -> None:
+        """Replace the data in one step."""
+        still()
         known = self.fence()
         admit(self.path, token, known.fence)
         there = self._there()
-        made = self._make(self.path + SUFFIX + ".data", data, self._mode_of_data(there))
-        before = None
-        if there is not None and (older := known.token_of(identity(there))) is not None:
-            before = (older, identity(there))
-        self._note(Fence(token, (token, made), before))
-        still()
-        self.files.rename(self.path + SUFFIX + ".data" + NEW, self.path)
+        self._sweep(self.path + SUFFIX)
+        copy = self._copy()
+        try:
+            made = self._fill(copy, data, self._mode_of_data(there))
+            before = None
+            if there is not None and (older := known.token_of(identity(there))) is not None:
+                before = (older, identity(there))
+            self._note(Fence(token, (token, made), before), still)
+            copy.move(self.path, still)
+        finally:
+            copy.abandon()
         self._flush_folder()
 
-    def _note(self, fence: Fence) -> None:
+    def _note(self, fence: Fence, still: Callable[[], object]) -> None:
         """The fence is on the disk when this returns."""
         text = {"lifehold": VERSION, "kind": "fence", "fence": fence.fence}
         more = {"written": fence.written, "before": fence.before}
         line = json.dumps(text | more, separators=(",", ":")) + "\n"
-        self.place(self.path + SUFFIX, line.encode())
+        self._place(self.path + SUFFIX, line.encode(), still)
 
-    def place(self, name: str, content: bytes) -> None:
-        """A file with this content under this name, in one step, on the disk when it returns."""
-        self._make(name, content, None)
-        self.files.rename(name + NEW, name)
+    def place(self, content: bytes, still: Callable[[], object]) -> None:
+        """Replace the data in one step, without a fence; on the disk when it returns."""
+        self._sweep(self.path)
+        self._place(self.path, content, still)
+
+    def _place(self, name: str, content: bytes, still: Callable[[], object]) -> None:
+        copy = self._copy()
+        try:
+            self._fill(copy, content, None)
+            copy.move(name, still)
+        finally:
+            copy.abandon()
         self._flush_folder()
 
-    def _make(self, name: str, content: bytes, mode: int | None) -> Identity:
-        """NAME.new with this content, flushed."""
-        files, name = self.files, name + NEW
+    def _start(self) -> str:
+        """How the names of our copies begin: a long name stays short."""
+        named = os.fsencode(os.path.basename(self.path) + SUFFIX)
+        digest = hashlib.blake2b(named, digest_size=DIGITS // 2).hexdigest()
+        return f"{COPY}{digest}-"
+
+    def _copy(self) -> Copy:
+        name = f"{self._start()}{self.chance(DIGITS // 2).hex()}{NEW}"
+        return Copy(self.files, os.path.join(os.path.dirname(self.path), name))
+
+    def _sweep(self, path: str) -> None:
+        """Remove what a killed writer left: we hold the lock, so nobody makes it whole any more.
+
+        `path`: what is written, beside which an older lifehold made its copies.
+        """
+        folder, start = os.path.dirname(self.path), self._start()
+        fixed = FIXED[:2] if path != self.path else FIXED[2:]
+        old = {os.path.basename(self.path) + each for each in fixed}
         try:
-            fd = files.open(name, READ_WRITE | CREATE, 0o666 if self.mode is None else self.mode)
-        except FileExistsError:
-            files.unlink(name)  # of a writer that was killed: we hold the lock
-            fd = files.open(name, READ_WRITE | CREATE, 0o666 if self.mode is None else self.mode)
-        try:
-            if mode is None:
-                mode = self.mode
-            if mode is not None:
-                files.fchmod(fd, mode)
-            at = 0
-            while at < len(content):
-                at += files.pwrite(fd, content[at : at + PIECE], at)
-            if self.durable:
-                files.fsync(fd)
-            made = identity(files.fstat(fd))
-        except BaseException:
-            files.unlink(name)
-            raise
-        finally:
-            files.close(fd)
-        return made
+            names = self.files.listdir(folder)
+        except OSError:
+            return  # a folder that may be written and not read
+        for name in names:
+            by_chance = name.startswith(start) and len(name) == len(start) + DIGITS + len(NEW)
+            if by_chance or name in old:
+                try:
+                    self.files.unlink(os.path.join(folder, name))
+                except OSError:
+                    pass  # gone, or not ours to remove: it is in nobody's way
+
+    def _fill(self, copy: Copy, content: bytes, mode: int | None) -> Identity:
+        """A new file with this content, flushed."""
+        files = self.files
+        fd = copy.make(0o666 if self.mode is None else self.mode)
+        if mode is None:
+            mode = self.mode
+        if mode is not None:
+            files.fchmod(fd, mode)
+        at = 0
+        while at < len(content):
+            at += files.pwrite(fd, content[at : at + PIECE], at)
+        if self.durable:
+            files.fsync(fd)
+        return identity(files.fstat(fd))
 
     def _there(self) -> object:
         """What lstat(2) says of the data, None when there is none. Refuses what is no file (L7)."""

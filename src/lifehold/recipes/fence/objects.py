@@ -239,7 +239,7 @@ class FolderObjects:
                 return False
             held.check()
             try:
-                pair.place(pair.path, sealed(data, token))
+                pair.place(sealed(data, token), held.check)
             except OSError as error:
                 raise refused(pair.path, error) from error
             return True

@@ -9,6 +9,7 @@ blindly, and what it made of the value that it had read. Without a guard all of 
 from __future__ import annotations
 
 import asyncio
+import errno
 import http.client
 import os
 import sqlite3
@@ -18,7 +19,8 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
 
-from ground import missing, require
+from crash.terrain import as_nobody, folder_for_all, in_a_child, refusal_of, result
+from ground import missing, needs, require
 from lifehold import AsyncLock, LeaseLost, LifeholdError, Lock, StaleToken
 from lifehold.fence import (
     FencedFile,
@@ -446,3 +448,56 @@ def test_a_writer_that_is_killed_at_any_step_leaves_whole_data_and_no_older_toke
         token += 1
     assert outcomes == {(False, False), (False, True), (True, True)}
     assert [name for name in os.listdir(tmp_path) if name.endswith(".new")] == []
+
+
+def write_shared(path, token):
+    FencedFile(path, token, shared=True).write(b"%d" % token)
+
+
+def admit_shared(folder, token):
+    os.umask(0o077)
+    FileTokens(folder, shared=True, durable=False).admit("payments", token)
+
+
+def as_other(function, *given):
+    """What the call raised of us as another user than nobody, None for nothing."""
+
+    def other():
+        os.setgroups([])
+        os.setgid(1)
+        os.setuid(1)
+        return refusal_of(function, *given)
+
+    return in_a_child(other)
+
+
+@needs("root")
+def test_a_refused_write_in_a_sticky_folder_leaves_nothing_that_shuts_out_the_owner():
+    with folder_for_all(0o1777) as folder:
+        path = folder / "x"
+        assert result(as_nobody(refusal_of, write_shared, path, 5)) is None
+        kind, text, code = as_other(write_shared, path, 6)
+        assert (kind, code) == ("NotPermitted", errno.EPERM)
+        assert "sticky bit" in text
+        assert sorted(os.listdir(folder)) == ["x", "x.fence", "x.fence.lock"]
+        assert result(as_nobody(refusal_of, write_shared, path, 7)) is None
+        assert path.read_bytes() == b"7"
+
+
+@needs("root")
+def test_what_another_user_left_in_a_sticky_folder_shuts_nobody_out():
+    with folder_for_all(0o1777) as folder:
+        path = folder / "x"
+        for name in ("x.fence.new", "x.fence.data.new"):
+            (folder / name).write_bytes(b"of root")
+        assert result(as_nobody(refusal_of, write_shared, path, 5)) is None
+        assert path.read_bytes() == b"5"
+
+
+@needs("root")
+def test_the_folder_of_shared_tokens_is_open_to_every_user():
+    with folder_for_all(0o777) as folder:
+        assert result(as_nobody(refusal_of, admit_shared, folder / "tokens", 5)) is None
+        assert as_other(admit_shared, folder / "tokens", 6) is None
+        assert as_other(admit_shared, folder / "tokens", 5)[0] == "StaleToken"
+        assert result(as_nobody(refusal_of, admit_shared, folder / "tokens", 7)) is None

@@ -20,7 +20,13 @@ import json
 import os
 import stat
 
-from ...core.errors import CorruptRecord, InvalidArgument, LifeholdError, UnsafeGround
+from ...core.errors import (
+    CorruptRecord,
+    InvalidArgument,
+    LifeholdError,
+    SystemRefused,
+    UnsafeGround,
+)
 from ...core.fence import LARGEST, admit
 from ...core.value import value
 from ...data_file import COPY, DIGITS, NEW
@@ -52,11 +58,11 @@ class FencedFile:
 
     `lease`: whose token guards the writes, or that token; None is for reading alone. `wait`:
     seconds to wait for another writer of this file, who holds it for one write; None until it is
-    free. `mode`: of new files, whatever the umask; a file that is there keeps its own.
-    `shared=True`: several users write it. `durable=False`: nothing is flushed, so a power failure
-    may take the last writes and the fence back; kill -9 may not.
-    `server_locks=True`: believe in the locks of a file server. They end with its connection, so a
-    writer that was cut off in the middle of its write may finish it late.
+    free. `mode`: of the files, whatever the umask; without it the data keeps the mode it has.
+    `shared=True`: several users write it, mode 0666, in a folder without the sticky bit.
+    `durable=False`: nothing is flushed, so a power failure may take the last writes and the fence
+    back; kill -9 may not. `server_locks=True`: believe in the locks of a file server. They end
+    with its connection, so a writer that was cut off in the middle of its write may finish it late.
 
     Raises InvalidArgument; UnsafeGround where other machines may write the file.
     """
@@ -257,7 +263,12 @@ class Copy:
         if not self._is_ours():
             raise OSError(errno.ESTALE, "the new file was taken away before it came to its place")
         still()
-        self.files.rename(self.name, path)
+        try:
+            self.files.rename(self.name, path)
+        except PermissionError as error:
+            if self._is_sticky(os.path.dirname(path)):
+                raise anothers_file(path, error) from error
+            raise
         self.name = ""
 
     def abandon(self) -> None:
@@ -271,6 +282,16 @@ class Copy:
             self.name = ""
             while self.fds:
                 self.files.close(self.fds.pop())
+
+    def _is_sticky(self, folder: str) -> bool:
+        try:
+            fd = self.files.open(folder, FOLDER)
+        except OSError:
+            return False  # it may not be read
+        try:
+            return bool(self.files.fstat(fd).st_mode & stat.S_ISVTX)
+        finally:
+            self.files.close(fd)
 
     def _is_ours(self) -> bool:
         """Whether the name still leads to what was written."""
@@ -484,6 +505,18 @@ class FencedPair:
 def identity(found: Any) -> Identity:
     """What tells this content of a file from another one."""
     return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def anothers_file(path: str, error: OSError) -> SystemRefused:
+    """Where `shared=True` is not enough."""
+    return SystemRefused(
+        f"{path!r} belongs to another user, and its folder has the sticky bit: nobody replaces "
+        "another user's file there. Keep what several users write in a folder without that bit, "
+        "which they alone may write",
+        name=path,
+        errno=error.errno,
+        filename=path,
+    )
 
 
 def no_file(path: str) -> InvalidArgument:

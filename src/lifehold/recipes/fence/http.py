@@ -19,6 +19,8 @@ import os
 from ...core.errors import InvalidArgument, StaleToken
 from ...core.fence import LARGEST, admit, stale
 from ...core.value import value
+from ...local.handles import files_for
+from ...local.refusals import make_folders, refused
 from ...runtime import clock, fork
 from ...runtime.blocking import ThreadWakeup
 from .file import FencedFile
@@ -454,7 +456,8 @@ class MemoryTokens:
 class FileTokens:
     """In a folder, a file for each name, on the disk before a request is let in.
 
-    `options`: of `FencedFile`: `durable`, `mode`, `shared`, `server_locks`, `wait`.
+    `options`: of `FencedFile`: `durable`, `mode`, `shared`, `server_locks`, `wait`. With
+    `shared=True` a folder that it makes is open to all users, as its files are.
     """
 
     blocks = True
@@ -464,7 +467,22 @@ class FileTokens:
 
     def admit(self, name: str, token: int) -> None:
         digest = hashlib.sha256(check_name(name).encode()).hexdigest()
-        FencedFile(f"{self._folder}/{digest}", token, **self._options).advance()
+        guard = FencedFile(f"{self._folder}/{digest}", token, **self._options)
+        if self._options.get("shared"):
+            self._make_folder()
+        guard.advance()
+
+    def _make_folder(self) -> None:
+        """For all users, whatever the umask: each of them replaces files of the others."""
+        files = files_for(self._folder)
+        make_folders(files, self._folder)  # those above it
+        try:
+            files.mkdir(self._folder, 0o777)
+            files.chmod(self._folder, 0o777)
+        except FileExistsError:
+            return  # it keeps its rights
+        except OSError as error:
+            raise refused(self._folder, error, making=True) from error
 
 
 class SqlTokens:

@@ -21,7 +21,13 @@ import json
 import os
 from urllib.parse import quote
 
-from ...core.errors import CorruptRecord, InvalidArgument, StoreUnavailable, UnsafeGround
+from ...core.errors import (
+    CorruptRecord,
+    InvalidArgument,
+    LifeholdError,
+    StoreUnavailable,
+    UnsafeGround,
+)
 from ...core.fence import LARGEST, admit
 from ...core.value import value
 from ...local import ground
@@ -240,6 +246,8 @@ class FolderObjects:
             held.check()
             try:
                 pair.place(sealed(data, token), held.check)
+            except LifeholdError:
+                raise
             except OSError as error:
                 raise refused(pair.path, error) from error
             return True

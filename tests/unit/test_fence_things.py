@@ -193,6 +193,23 @@ def test_a_file_is_replaced_in_one_step_and_keeps_its_mode(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["x", "x.fence", "x.fence.lock"]
 
 
+def test_a_copy_of_private_data_is_never_open_to_others(tmp_path, monkeypatch):
+    """Who opened it while it was empty would read what comes into it."""
+    (tmp_path / "x").write_bytes(b"old")
+    (tmp_path / "x").chmod(0o600)
+    made, plain = [], HOST.open
+
+    def opened(path, *given):
+        fd = plain(path, *given)
+        if path.endswith(".new"):
+            made.append(stat.S_IMODE(os.fstat(fd).st_mode))
+        return fd
+
+    monkeypatch.setattr(HOST, "open", opened)
+    FencedFile(tmp_path / "x", 5).write(b"secret")
+    assert made[0] == 0o600  # the second one is of the fence
+
+
 def test_each_file_is_flushed_before_its_rename_and_the_folder_after_it(tmp_path, monkeypatch):
     """Or lost power could leave the newer data beside the older fence."""
     log, names = [], {}

@@ -398,9 +398,9 @@ class FencedPair:
     def _fill(self, copy: Copy, content: bytes, mode: int | None) -> Identity:
         """A new file with this content, flushed."""
         files = self.files
-        fd = copy.make(0o666 if self.mode is None else self.mode)
         if mode is None:
             mode = self.mode
+        fd = copy.make(0o666 if mode is None else 0o600)  # L13  nobody has it open too early
         if mode is not None:
             files.fchmod(fd, mode)
         at = 0

@@ -145,6 +145,9 @@ class Flock:
 
     def _wait(self, fd: int, operation: int) -> None:
         """In the kernel's queue; another thread tells who holds it, so that our place is kept."""
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # forgets one that is pending
+        unblocked = set() if self.patience is None else {signal.SIGALRM}
+        mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)  # CMD finds it as it was
         signal.signal(signal.SIGALRM, _too_late)
         told = FlockNotice(f"/proc/self/fd/{fd}" if self.path is None else self.path)
         if self.verbose or os.isatty(2):
@@ -160,6 +163,7 @@ class Flock:
             self._refused(fd, error)
         finally:
             told.stop()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _at_last(self, fd: int, operation: int) -> None:
         """The alarm may come when the lock is ours already: of our caller's open file it stays."""

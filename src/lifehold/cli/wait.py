@@ -294,6 +294,7 @@ def _within(until: float, call: Callable[[], object]) -> bool:
     if left <= 0:
         return False
     before = signal.signal(signal.SIGALRM, _ring)
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})  # our caller's, by exec
     try:
         _armed = True
         signal.setitimer(signal.ITIMER_REAL, min(left, 1e8), AGAIN)
@@ -305,6 +306,7 @@ def _within(until: float, call: Callable[[], object]) -> bool:
     finally:
         _armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGALRM, before)
 
 

@@ -38,3 +38,21 @@ def test_an_alarm_that_came_while_it_was_blocked_does_not_end_the_wait(lifehold,
     blocked, _ = waiter.communicate(timeout=90)
     assert waiter.returncode == 0
     assert int(blocked.split()[1], 16) >> (signal.SIGALRM - 1) & 1, "CMD finds them as they were"
+
+
+IGNORED = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out"),
+    [
+        (("flock", "file", "sh", "-c", "exit 7"), 7, ""),
+        (("once", "--unless", "false", "job", "--", "echo", "ran"), 0, "ran\n"),
+        (("once", "--unless", "true", "job", "--", "echo", "ran"), 0, ""),
+    ],
+)
+def test_a_caller_that_ignores_the_end_of_its_children_gets_the_status_of_cmd(
+    lifehold, words, code, out
+):
+    done = lifehold(*words, program=("-c", IGNORED + EXEC))
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, "")

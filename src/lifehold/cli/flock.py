@@ -194,6 +194,7 @@ class Flock:
                 os.execvp(self.command[0], self.command)
             except OSError as error:
                 return _cannot(self.command[0], error)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap CMD behind our back
         try:
             child = os.posix_spawnp(
                 self.command[0],

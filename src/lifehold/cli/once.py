@@ -182,6 +182,7 @@ class Once:
         check = self.given["unless"]
         if check is None:
             return False
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap CHECK for us
         null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
             pid = os.posix_spawn(

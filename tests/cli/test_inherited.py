@@ -1,9 +1,12 @@
-"""What a caller leaves behind for the command: blocked and ignored signals."""
+"""What a caller leaves behind for the command: blocked and ignored signals, closed streams."""
 
 from __future__ import annotations
 
 import fcntl
+import re
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -56,3 +59,45 @@ def test_a_caller_that_ignores_the_end_of_its_children_gets_the_status_of_cmd(
 ):
     done = lifehold(*words, program=("-c", IGNORED + EXEC))
     assert (done.returncode, done.stdout, done.stderr) == (code, out, "")
+
+
+@pytest.mark.parametrize("streams", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "flock file touch ran",
+        "flock --verbose file touch ran",
+        "flock --verbose -n job.lock touch ran",
+        "flock file no-such-command",
+        "flock --bogus",
+        "dotlockfile -p -P other.lock touch ran",
+        "dotlockfile -P other.lock no-such-command",
+        "dotlockfile --bogus",
+        "dotlockfile -l no/folder",
+    ],
+)
+def test_a_closed_stream_changes_no_status_and_no_message_goes_elsewhere(
+    lifehold, held, words, streams
+):
+    def said(redirected):
+        line = f'"$0" -m lifehold {words} {redirected}; echo "status $?" >&3'
+        done = subprocess.run(
+            ["sh", "-c", f"exec 3>&1; {line}", sys.executable], env=lifehold.environment,
+            cwd=lifehold.folder, capture_output=True, text=True, timeout=90, check=False,
+        )  # fmt: skip
+        ran = lifehold.folder / "ran"
+        began = ran.exists()
+        ran.unlink(missing_ok=True)
+        *out, status = re.sub(r"\d+\.\d+", "N", done.stdout).splitlines()
+        return out, done.stderr, status, began
+
+    out, err, status, began = said("")
+    left = [] if ">&-" in streams.replace("2>&-", "") else out
+    heard = "" if "2>&-" in streams else err
+    assert said(streams) == (left, heard, status, began)
+
+
+def test_a_watching_audit_goes_on_where_its_stdout_is_closed(lifehold):
+    script = "import os, sys; os.close(1)" + EXEC
+    watching = lifehold.start("audit", "--watch", str(lifehold.folder), program=("-c", script))
+    assert "looking again" in watching.stderr.readline()

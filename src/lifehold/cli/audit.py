@@ -8,7 +8,6 @@ writes into it, and only `--crash-test` runs what it is given.
 from __future__ import annotations
 
 import os
-import sys
 
 from ..core.mask import printable
 from . import colour
@@ -179,7 +178,6 @@ def _watch(given: dict[str, Any], paths: list[str]) -> int:
     while True:
         shown = picture()
         _look(given, paths)
-        sys.stdout.flush()
         say("looking again when a file changes; Ctrl-C ends it")
         begun = clock.now()
         while (now := picture()) == shown:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 
 from ..compat.liblockfile import calls
 from ..compat.liblockfile.create import RetryTerms
@@ -30,7 +29,7 @@ from ..compat.liblockfile.status import (
 )
 from ..core.deadline import FIRST_NOTICE, next_gap
 from ..core.mask import masked_urls
-from ..runtime import clock
+from ..runtime import clock, fork
 from .child import become_subreaper, script_of
 from .exits import NOT_FOUND, SIGNAL
 from .options_dotlockfile import DOTLOCKFILE, USAGE, BadValue, parsed
@@ -44,8 +43,11 @@ if TYPE_CHECKING:
     from ..compat.liblockfile.dotlock import DotLock
     from ..core.grant import Grant
     from ..runtime.blocking import ThreadWakeup
+    from . import render
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
+
+    render = fork.later("lifehold.cli.render", globals())
 
 RETRIES = 5
 SLICE = 5.0  # seconds between two looks whether who called us lives; 1 with -i
@@ -57,9 +59,8 @@ def dotlockfile(words: list[str]) -> int:
     """The exit code of `lifehold dotlockfile WORDS`."""
     if words[:1] in (["--help"], ["-h"]):
         from .options import help_of
-        from .render import show_help
 
-        show_help(help_of(DOTLOCKFILE))
+        render.show_help(help_of(DOTLOCKFILE))
         return 0
     try:
         given, rest = parsed(words)
@@ -226,7 +227,7 @@ def _tell(path: str, waited: float) -> None:
 
 
 def _warn(text: str) -> None:
-    print(f"dotlockfile: {masked_urls(text)}", file=sys.stderr)  # L11  it may quote what was typed
+    render.say(masked_urls(text), prefix="dotlockfile: ")  # L11  it may quote what was typed
 
 
 # ------------------------------------------------------------------------------------------------
@@ -308,7 +309,7 @@ class HeldDotlock:
 
     def _tell(self, reason: str) -> None:
         if not self.told and not self.call.quiet:
-            print(f"dotlockfile: {masked_urls(self.call.path)}: {reason}", file=sys.stderr)
+            _warn(f"{self.call.path}: {reason}")
         self.told = True
 
 
@@ -336,7 +337,7 @@ def _spawn(command: list[str], descriptor: int | None, mask: Any) -> int:
 
 def _cannot(call: DotlockCall, error: OSError) -> int:
     if not call.quiet:
-        print(f"dotlockfile: {call.command[0]}: {error.strerror}", file=sys.stderr)
+        _warn(f"{call.command[0]}: {error.strerror}")
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
         return L_ERROR
     return NOT_FOUND if "P" in call.given else 0

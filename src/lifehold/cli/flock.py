@@ -13,12 +13,11 @@ import errno
 import fcntl
 import os
 import signal
-import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..core.deadline import FIRST_NOTICE, next_gap
 from ..core.mask import masked_urls
-from ..runtime import clock, heartbeat
+from ..runtime import clock, fork, heartbeat
 from .options_flock import (
     CONFLICT,
     CREATE,
@@ -38,6 +37,10 @@ from .row import Usage
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from . import render
+else:
+    render = fork.later("lifehold.cli.render", globals())
+
 AGES, TOO_LONG = 1e9, 2.0**63  # seconds of a timer; what the system takes no more
 
 
@@ -56,7 +59,7 @@ def flock(words: list[str]) -> int:
         if "V" in given:
             from .. import __version__
 
-            print(f"flock from lifehold {__version__}")
+            render.put(f"flock from lifehold {__version__}")
             return 0
         patience = timeout(given["w"]) if "w" in given else None
         code = conflict(given["E"]) if "E" in given else CONFLICT
@@ -93,12 +96,11 @@ class Flock:
         begun = clock.now()
         fd = self._lock(fd)
         if self.verbose:
-            print(f"flock: getting lock took {clock.now() - begun:.6f} seconds")
+            render.put(f"flock: getting lock took {clock.now() - begun:.6f} seconds")
         if not self.command:
             return 0
         if self.verbose:
-            print(f"flock: executing {self.command[0]}")
-        sys.stdout.flush()
+            render.put(f"flock: executing {self.command[0]}")
         return self._run(fd)
 
     # ---- the file
@@ -278,12 +280,11 @@ def _held(path: str, waited: float | None) -> str:
 
 
 def _warn(text: str) -> None:
-    print(f"flock: {masked_urls(text)}", file=sys.stderr)  # L11  it may quote what was typed
+    render.say(masked_urls(text), prefix="flock: ")  # L11  it may quote what was typed
 
 
 def _help() -> int:
     from .options import help_of
-    from .render import show_help
 
-    show_help(help_of(FLOCK))
+    render.show_help(help_of(FLOCK))
     return 0

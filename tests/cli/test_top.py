@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import sys
 import threading
@@ -17,7 +18,7 @@ import pytest
 from ground import needs, require
 from lifehold import connect
 
-from .shell import PROMPT, Shell
+from .shell import PATIENCE, PROMPT, Shell
 
 pytestmark = needs("linux", "proc", "all processes")
 DOCS = Path(__file__).parents[2] / "docs/reference"
@@ -79,6 +80,66 @@ def test_ctrl_c_and_term_leave_the_terminal_as_it_was(shell, lifehold, end, stat
     shell.wait(re.escape(PROMPT))
     assert shell.run("echo status $?").endswith(f"status {status}\n")
     assert settings(shell) == before
+
+
+STRUCK = """
+import os, signal, sys
+from rich.live import Live
+from lifehold.cli.main import main
+
+step, moment = sys.argv[1:]
+real = getattr(Live, step)
+
+def struck(*words, **more):
+    if moment == "before":
+        os.kill(os.getpid(), signal.SIGINT)
+    real(*words, **more)
+    if moment == "after":
+        os.kill(os.getpid(), signal.SIGINT)
+
+setattr(Live, step, struck)
+sys.argv[1:] = ["top", "./place"]
+main()
+"""
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("step", ["start", "stop"])
+def test_ctrl_c_while_the_screen_comes_or_goes_leaves_the_terminal_as_it_was(
+    shell, lifehold, step, moment
+):
+    (lifehold.folder / "struck.py").write_text(STRUCK)
+    before = settings(shell)
+    line = f"{sys.executable} struck.py {step} {moment}; echo status $?; stty -a"
+    shell.type(f"sh -c '{line}'\n")  # an interactive shell would set the terminal right itself
+    if step == "stop":
+        shell.wait("SingletonLock")
+        shell.type("q")
+    after = shell.wait("(?s)status 130\n(.*)" + re.escape(PROMPT))[1]
+    assert re.sub(r"rows \d+|columns \d+", "", after) == before.removeprefix("stty -a\n")
+    pages = re.findall(f"{OTHER_PAGE}|{BACK}", shell.seen)
+    assert pages in ([], ["\x1b[?1049h", "\x1b[?1049l"])
+
+
+@needs("package:rich")
+@pytest.mark.parametrize("mask", ["", "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])"])
+def test_a_terminal_that_goes_ends_it_with_129_and_without_a_word(lifehold, place, mask):
+    keyboard, terminal = os.openpty()
+    line = f"import os, signal, sys; {mask or 'pass'}; fd = os.open(sys.argv[1], os.O_RDWR)"
+    line += "; os.dup2(fd, 0); os.dup2(fd, 1); os.dup2(os.open('told', os.O_WRONLY), 2)"
+    line += "; os.execv(sys.executable, [sys.executable, '-m', 'lifehold', 'top', './place'])"
+    (lifehold.folder / "told").touch()
+    top = lifehold.start(
+        os.ttyname(terminal), program=("-c", line), env={"TERM": "xterm"}, stdout=None, stderr=None
+    )
+    seen = b""
+    while b"SingletonLock" not in seen:
+        assert select.select([keyboard], [], [], PATIENCE)[0], seen
+        seen += os.read(keyboard, 65536)
+    os.close(terminal)
+    os.close(keyboard)
+    assert top.wait(timeout=90) == 129
+    assert (lifehold.folder / "told").read_text() == ""
 
 
 def test_ctrl_z_gives_the_terminal_back_and_fg_draws_again(shell):

@@ -99,6 +99,7 @@ class TopLoop:
         self._folders, self._screen, self._delay = folders, screen, given["delay"]
         self._sort: str = given["sort"]
         self._reverse = self._free = self._stops = False
+        self._looks = self._interrupted = False
         self._ends: int | None = None
         self._chosen = ""  # the key of the row that is chosen
         self._rows: list[top_rows.LockRow] = []
@@ -108,16 +109,24 @@ class TopLoop:
     def run(self) -> int:
         """Until q or a signal."""
         changes = Changes()
-        old = {number: signal.signal(number, self._struck) for number in SIGNALS}
+        # A KeyboardInterrupt while the screen is taken or given back would leave it half so.
+        heard = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        numbers = (*SIGNALS, signal.SIGINT) if heard else SIGNALS
+        old = {number: signal.signal(number, self._struck) for number in numbers}
         wakeup = signal.set_wakeup_fd(changes.wakeup, warn_on_full_buffer=False)
         try:
             with self._screen:
                 self._live(changes)
+        except top_rows.TerminalGone:
+            render.forget_stdout()
+            self._ends = exits.SIGNAL + signal.SIGHUP
         finally:
             signal.set_wakeup_fd(wakeup)
             for number, handler in old.items():
                 signal.signal(number, handler)
             changes.close()
+        if self._interrupted:
+            raise KeyboardInterrupt
         return self._ends or exits.DONE
 
     def _live(self, changes: Changes) -> None:
@@ -144,6 +153,10 @@ class TopLoop:
     def _struck(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGTSTP:
             self._stops = True
+        elif number == signal.SIGINT:
+            self._interrupted, self._ends = True, exits.SIGNAL + number
+            if self._looks:  # it may take long
+                raise KeyboardInterrupt
         elif number in (signal.SIGTERM, signal.SIGHUP):
             self._ends = exits.SIGNAL + number
 
@@ -151,9 +164,12 @@ class TopLoop:
         """See what there is, and when to look again."""
         began = clock.now()
         try:
+            self._looks = True
             self._answers, self._notes, looked = look(self._folders)
         except LifeholdError as error:  # a folder has gone: it may come again
             self._answers, self._notes, looked = [], [error.text], self._folders
+        finally:
+            self._looks = False
         changes.follow(watched(self._folders, looked, self._answers))
         return pace(began, self._delay)
 

@@ -42,6 +42,10 @@ class LockRow:
         return self.answer.path or self.answer.name
 
 
+class TerminalGone(Exception):
+    """Nobody sees the screen any more."""
+
+
 def rows_of(
     answers: list[LockAnswer], now: float, sort: str, *, reverse: bool = False, free: bool = False
 ) -> list[LockRow]:

@@ -6,6 +6,8 @@ are drawn as they are: nothing in a name of others is read as a style.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import signal
 import sys
@@ -22,6 +24,7 @@ from .width import columns, cut
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 STYLES = {STALE: "bold red", SUSPECT: "yellow", HELD: "green", FREE: "dim"}
@@ -34,8 +37,22 @@ ABOVE, BELOW = 2, top_rows.DETAILS + 2  # lines that are no rows
 KEYS_AT_ONCE = 1024
 
 
+@contextlib.contextmanager
+def _at_the_terminal() -> Iterator[None]:
+    """Raises TerminalGone where it has hung up."""
+    try:
+        yield
+    except (OSError, termios.error) as error:
+        if error.args[0] != errno.EIO:
+            raise
+        raise top_rows.TerminalGone from error
+
+
 class Screen:
-    """Between `__enter__` and `__exit__` it is ours. `keys`: whether there are any to be read."""
+    """Between `__enter__` and `__exit__` it is ours. `keys`: whether there are any to be read.
+
+    It raises TerminalGone; no KeyboardInterrupt may come within.
+    """
 
     def __init__(self) -> None:
         self._console = Console(highlight=False, markup=False, emoji=False)
@@ -46,12 +63,17 @@ class Screen:
         self._first = 0  # the row that stands on top
 
     def __enter__(self) -> Screen:
-        self._take()
+        try:
+            self._take()
+        except BaseException:
+            self._give_back()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._give_back()
 
+    @_at_the_terminal()
     def _take(self) -> None:
         if self.keys:
             self._before = termios.tcgetattr(0)
@@ -67,6 +89,7 @@ class Screen:
         )
         self._live.start()
 
+    @_at_the_terminal()
     def _give_back(self) -> None:
         live, self._live = self._live, None
         try:
@@ -125,7 +148,8 @@ class Screen:
         help_ = next((each for each in HELP if columns(each) <= wide), "")
         parts.append(Text(help_, style="dim", no_wrap=True, end=""))
         if self._live is not None:
-            self._live.update(Group(*parts[: max(1, high + 2)]), refresh=True)
+            with _at_the_terminal():
+                self._live.update(Group(*parts[: max(1, high + 2)]), refresh=True)
 
     def _table(self, shown: list[top_rows.LockRow], at: int, wide: int) -> Table:
         room = top_rows.widths(wide)

@@ -169,7 +169,14 @@ def test_a_week_of_rounds_tells_what_happened_and_keeps_nothing():
      ({"folders": ["/x"], "webhook": "file:///etc/passwd"}, "http or https"),
      ({"folders": ["/x"], "listen": "9467"}, "HOST:PORT"),
      ({"folders": ["/x"], "command": "mail"}, "a list of texts"),
-     ({"folders": ["/x"], "skips": -1}, "a number of runs")],
+     ({"folders": ["/x"], "skips": -1}, "a number of runs"),
+     ({"folders": ["/x"], "textfile": "/x\0d"}, "textfile contains a null character"),
+     ({"folders": ["/x", "/x\0d"]}, "folders contains a null character"),
+     ({"folders": ["/x"], "command": ["mail", "\0"]}, "command contains a null character"),
+     ({"folders": ["/x"], "listen": "a\0b:1"}, "listen contains a null character"),
+     ({"folders": ["/x"], "listen": "localhost:²"}, "HOST:PORT"),
+     ({"folders": ["/x"], "every": "²s"}, "every is a length"),
+     ({"folders": ["/x"], "every": f"{'9' * 20}d"}, "every is a length")],
 )  # fmt: skip
 def test_a_wrong_configuration_names_the_key_and_what_it_may_be(given, words):
     with pytest.raises(InvalidArgument, match=words):

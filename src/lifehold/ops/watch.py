@@ -284,6 +284,10 @@ def of(given: dict[str, object]) -> Config:
         raise InvalidArgument(f"there is no key {printable(wrong[0])!r}, but {known}")
     if "folders" not in given:
         raise InvalidArgument('folders is needed, for example folders = ["/run/lock"]')
+    for key, told in given.items():
+        texts = told if isinstance(told, list) else [told]
+        if any(isinstance(each, str) and "\0" in each for each in texts):
+            raise InvalidArgument(f"{key} contains a null character, which no name or word has")
     return Config(**{key: READERS[key](key, told) for key, told in given.items()})
 
 
@@ -292,10 +296,12 @@ def _refused(key: str, what: str, told: object) -> InvalidArgument:
 
 
 def _time(key: str, told: object) -> float:
-    if isinstance(told, str) and told[-1:] in UNITS and told[:-1].replace(".", "", 1).isdigit():
-        return float(told[:-1]) * UNITS[told[-1]]
-    if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < 1e9:
-        return float(told)
+    if isinstance(told, str) and told[-1:] in UNITS and told[:-1].replace(".", "", 1).isdecimal():
+        seconds: object = float(told[:-1]) * UNITS[told[-1]]
+    else:
+        seconds = told
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < 1e9:
+        return float(seconds)
     raise _refused(key, "a length of time: seconds or '30s', '5m', '1h', '2d'", told)
 
 
@@ -367,7 +373,7 @@ def _url(key: str, told: object) -> str:
 
 def _address(key: str, told: object) -> str:
     host, _, port = str(told).rpartition(":")
-    if isinstance(told, str) and host and port.isdigit() and int(port) < 1 << 16:
+    if isinstance(told, str) and host and port.isdecimal() and int(port) < 1 << 16:
         return told
     raise _refused(key, "HOST:PORT, for example '127.0.0.1:9467'", told)
 

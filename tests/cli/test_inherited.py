@@ -101,3 +101,17 @@ def test_a_watching_audit_goes_on_where_its_stdout_is_closed(lifehold):
     script = "import os, sys; os.close(1)" + EXEC
     watching = lifehold.start("audit", "--watch", str(lifehold.folder), program=("-c", script))
     assert "looking again" in watching.stderr.readline()
+
+
+@needs("root", "unshare")
+@pytest.mark.parametrize("streams", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", ["run job --", "flock file"])
+def test_a_closed_stream_where_there_is_no_dev_null_is_no_hindrance(lifehold, words, streams):
+    line = f'mount -t tmpfs none /dev && "$0" -m lifehold {words} touch ran {streams}'
+    done = subprocess.run(
+        ["unshare", "-m", "--propagation", "private", "sh", "-c", line, sys.executable],
+        env=lifehold.environment, cwd=lifehold.folder, capture_output=True, text=True, timeout=90,
+        check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (lifehold.folder / "ran").exists()

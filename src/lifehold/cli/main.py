@@ -168,4 +168,7 @@ def _open_standard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            try:
+                os.open(os.devnull, os.O_RDWR)
+            except OSError:  # a chroot without it
+                os.open("/", os.O_RDONLY)

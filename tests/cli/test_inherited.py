@@ -115,3 +115,14 @@ def test_a_closed_stream_where_there_is_no_dev_null_is_no_hindrance(lifehold, wo
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert (lifehold.folder / "ran").exists()
+
+
+def test_an_alert_that_its_command_refused_is_not_told_where_children_are_ignored(lifehold):
+    (lifehold.folder / "seen").mkdir()
+    (lifehold.folder / "seen" / "SingletonLock").symlink_to("elsewhere-77")
+    config = lifehold.folder / "watch.toml"
+    config.write_text(
+        f'folders = ["{lifehold.folder}/seen"]\nsuspect = "alert"\ncommand = ["false"]\n'
+    )
+    done = lifehold("watch", "--once", str(config), program=("-c", IGNORED + EXEC))
+    assert "the command took no alert" in done.stderr

@@ -50,6 +50,8 @@ def watch(words: list[str]) -> int:
             f"there is no file '{shown}': `lifehold help watch` says what stands in it"
         )
     config = watch_config.read(path)
+    if hasattr(signal, "SIGCHLD"):  # ignored, whatever became of an alert's command would be a 0
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if given["check"]:
         count = len(config.folders)
         put(f"'{printable(path)}' is in order: {count} {'folder' if count == 1 else 'folders'}")

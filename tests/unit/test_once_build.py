@@ -15,6 +15,8 @@ from lifehold.local.files import HOST, Files
 from lifehold.recipes import once_build
 from lifehold.recipes.once_build import build_once
 
+NONCE = "0123456789abcdef"
+
 
 @pytest.fixture
 def target(tmp_path: Path) -> Path:
@@ -90,22 +92,41 @@ def test_a_build_that_makes_nothing_is_refused(target):
 
 
 def test_what_a_killed_builder_left_is_removed_by_the_next(target):
-    left = target.parent / ".model.building-00"
+    left = target.parent / f".model.building-{NONCE}"
     write_into(left)
-    write_into(target.parent / ".model.removed-00-1")
-    other = target.parent / ".models.building-00"
+    write_into(target.parent / f".model.removed-{NONCE}-1")
+    other = target.parent / f".models.building-{NONCE}"
     write_into(other)
     build_once(target, write)
-    assert beside(target) == [".models.building-00"]
+    assert beside(target) == [f".models.building-{NONCE}"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ".model.removed-2024",
+        ".model.building-notes",
+        f".model.removed-{NONCE}",
+        f".model.removed-v1.building-{NONCE}",
+        f".model.building-v1.removed-{NONCE}-0",
+        f".model.building-{NONCE}.d",
+        f".model.building-{NONCE}\n",
+    ],
+)
+def test_a_folder_of_a_name_that_no_build_makes_is_left_alone(target, other):
+    write_into(target.parent / other)
+    build_once(target, write)
+    assert beside(target) == [other]
+    assert sorted(os.listdir(target.parent / other)) == ["index", "weights"]
 
 
 def test_what_a_living_builder_has_in_hand_is_left_alone(target):
-    left = target.parent / ".model.building-00"
+    left = target.parent / f".model.building-{NONCE}"
     write_into(left)
     fd = os.open(left, os.O_RDONLY)
     fcntl.flock(fd, fcntl.LOCK_EX)  # a process that the killed builder had forked
     build_once(target, write)
-    assert beside(target) == [".model.building-00"]
+    assert beside(target) == [f".model.building-{NONCE}"]
     os.close(fd)
 
 
@@ -119,7 +140,7 @@ def test_where_no_flock_is_the_lock_alone_proves_the_end_of_a_builder(target, mo
         def flock(self, *_):
             raise OSError(errno.ENOLCK, "no locks here")
 
-    write_into(target.parent / ".model.building-00")
+    write_into(target.parent / f".model.building-{NONCE}")
     monkeypatch.setattr("lifehold.recipes.once_build.files_for", lambda path: NoFlock())
     build_once(target, write)
     assert beside(target) == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 
 from ..core.errors import InvalidArgument, LeaseLost, SystemRefused
@@ -165,6 +166,7 @@ def remove(path: str) -> None:
 
 
 BUILDING, REMOVED = "building", "removed"
+MADE = re.compile(rf"(?:({BUILDING})-[0-9a-f]{{16}}|{REMOVED}-[0-9a-f]{{16}}-[0-9]+)", re.ASCII)
 
 
 class BuildFolder:
@@ -177,7 +179,7 @@ class BuildFolder:
         self.folder, self.name = os.path.split(target)
 
     def aside(self, what: str, nonce: str) -> str:
-        """A folder beside the target."""
+        """A folder beside the target. `nonce`: of a form that MADE knows again."""
         return f"{self.folder.rstrip('/')}/.{self.name}.{what}-{nonce}"
 
     def published(self) -> bool:
@@ -195,17 +197,23 @@ class BuildFolder:
             raise refused(self.target, error) from error
 
     def clear(self, nonce: str) -> None:
-        """Remove what killed builders left. With the lock in hand."""
+        """Remove what killed builders left, by the exact form of its name. With the lock in hand.
+
+        A name of another form is a folder of the user, or of a target whose name begins like ours.
+        """
         front = f".{self.name}."
         try:
             names = self.files.listdir(self.folder)
         except OSError as error:
             raise refused(self.folder, error) from error
         for number, name in enumerate(sorted(names)):
+            made = MADE.fullmatch(name.removeprefix(front)) if name.startswith(front) else None
             path = f"{self.folder.rstrip('/')}/{name}"
-            if name.startswith(f"{front}{REMOVED}-"):
+            if made is None:
+                continue
+            if not made[1]:
                 self.remove(path)  # no builder knows it by this name
-            elif name.startswith(f"{front}{BUILDING}-") and self._abandoned(path):
+            elif self._abandoned(path):
                 gone = self.aside(REMOVED, f"{nonce}-{number}")
                 try:
                     self.files.rename(path, gone)

@@ -157,10 +157,10 @@ def once_claims() -> Iterator[Claim]:
     yield _claim("2 under the kernel lock", locked(), locked(), start=folder_there, newcomer=later)
     three_wait = (locked(), locked(), locked())
     yield _claim("3 under the kernel lock", *three_wait, start=folder_there, newcomer=later)
-    two_build = (builder("1"), builder("2"))
+    two_build = (builder("1" * 16), builder("2" * 16))
     yield _claim("2 build one folder without a lock", *two_build)
     yield _claim("2 build one folder, no flock there", *two_build, model=NoFlock)
-    yield _claim("3 build one folder", *two_build, builder("3"), model=NoFlock, soak=True)
+    yield _claim("3 build one folder", *two_build, builder("3" * 16), model=NoFlock, soak=True)
 
 
 def _claim(

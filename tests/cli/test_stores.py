@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from lifehold import connect
+from lifehold.recipes.once_results import StoreResults
 
 
 @pytest.fixture
@@ -103,11 +104,18 @@ def test_once_in_a_store_runs_once_and_gives_all_the_same_output(lifehold, url, 
     assert lifehold("once", "--store", url, "migrate", "--", "echo", "anew").stdout == "anew\n"
 
 
-def test_an_output_too_large_for_a_store_is_given_and_said_not_to_be_kept(lifehold, url):
-    done = lifehold("once", f"{url}#big", "--", "head", "-c", "1100000", "/dev/zero")
-    assert done.returncode == 0
-    assert len(done.stdout) == 1_100_000
-    assert "too large to be kept in a store" in done.stderr
+def test_an_output_too_large_for_a_store_is_cut_for_the_others_who_are_told(
+    lifehold, url, tmp_path
+):
+    script = f"echo ran >> {tmp_path}/runs; head -c 2000000 /dev/zero; exit 3"
+    words = ("once", "--keep-failure", "1h", "--json", f"{url}#big", "--", "sh", "-c", script)
+    ran, *others = (lifehold(*words) for _ in range(3))
+    assert len(ran.stdout) == 2_000_000
+    assert [len(other.stdout) for other in others] == [StoreResults.most] * 2
+    for done in (ran, *others):
+        assert done.returncode == 3
+        assert "2,000,000 bytes is too large to be kept in a store" in done.stderr
+    assert (tmp_path / "runs").read_text() == "ran\n"
 
 
 def test_a_store_that_goes_away_stops_cmd_with_74(lifehold, tmp_path, url):

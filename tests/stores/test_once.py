@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import lifehold
 from ground import needs
 from lifehold import connect, once
 from lifehold.aio import aonce
-from lifehold.recipes.once import forget
+from lifehold.recipes.once import OnceRules, forget
 from lifehold.recipes.once_results import StoreResults
 
 
@@ -74,3 +77,41 @@ def test_what_is_kept_is_not_read_by_who_lists_the_store(url):
     once(url, lambda: "x" * 100)
     (state,) = connect(where).states()
     assert (state.name, state.kept) == (name, None)
+
+
+def test_a_result_too_large_for_a_store_is_a_failure_for_all_and_runs_once(url, monkeypatch):
+    arrive, come, runs = OnceRules.arrive, threading.Barrier(4), []
+
+    def arrived(rules):
+        seen = arrive(rules)
+        come.wait(60)
+        return seen
+
+    def work():
+        runs.append(1)
+        return "x" * 2_000_000
+
+    def call(_):
+        try:
+            return once(url, work)
+        except lifehold.LifeholdError as error:
+            return error
+
+    monkeypatch.setattr(OnceRules, "arrive", arrived)
+    with ThreadPoolExecutor(3) as pool:
+        answers = pool.map(call, range(3))
+        come.wait(60)
+        kinds = sorted(type(each).__name__ for each in answers)
+    assert kinds == ["OnceFailed", "OnceFailed", "ResultRefused"]
+    assert runs == [1]
+
+
+def test_the_longest_failure_fits_into_a_store(url):
+    def fail():
+        raise ValueError("\U0001f600" * 70_000)
+
+    for _ in range(2):
+        with pytest.raises(lifehold.OnceFailed) as caught:
+            once(url, fail, keep_failure=None)
+        assert not [note for note in getattr(caught.value, "__notes__", ()) if "told" in note]
+    assert not caught.value.here

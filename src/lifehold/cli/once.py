@@ -224,6 +224,8 @@ class Once:
             replay(output, int(result.facts["size"]))
         finally:
             os.close(output)
+        if "whole" in result.facts:
+            say(f"'{printable(self.rules.name)}': {cut_text(result.facts)}")
         code, number = int(result.facts["code"]), result.number
         return self.report.end(REPLAYED, code, facts=result.facts, number=number)
 
@@ -339,9 +341,13 @@ class OnceHold(LockedCommand):
             os.fsync(self.spool)
             size = os.fstat(self.spool).st_size
             output = self.once.results.with_output(self.spool, size)
-            content = packed(COMMAND, lease.token, output, code=code, size=size)
+            kept = min(size, self.once.results.most)
+            cut = {"whole": size} if kept < size else {}
+            content = packed(COMMAND, lease.token, output, code=code, size=kept, **cut)
             self.facts = json.loads(content.partition(b"\n")[0])
             self.once.publish(content)
+            if cut:
+                say(f"{name}: {cut_text(self.facts)}")
         except LeaseLost as error:
             self.lost = error.text
             say(f"{error.text}; {self.care.what} had ended with {code}")
@@ -351,6 +357,14 @@ class OnceHold(LockedCommand):
                 f"the others: {error}"
             )
         return code
+
+
+def cut_text(facts: dict[str, Any]) -> str:
+    """For who gets the beginning of an output that a store has no room for."""
+    return (
+        f"its output of {facts['whole']:,} bytes is too large to be kept in a store: the first "
+        f"{facts['size']:,} of it are, with its status, for those who did not run it"
+    )
 
 
 # ------------------------------------------------------------------------------------------------

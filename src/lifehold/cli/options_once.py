@@ -61,7 +61,8 @@ Options stand before NAME or directly behind it. What follows them, or the first
 
 CMD writes its stdout into a file beside the lock; everybody gets those bytes,
 the one who runs it while they come. Its stderr is shown there alone. With a
-store the output is kept there, 1 MB at most.
+store the output is kept there; of more than 1 MB the others get the beginning,
+and are told so.
 
 With --build nothing is at DIR, or all that one CMD made. A DIR with something
 in it is the answer at once: status 0, and no output. The lock is DIR.lock.

@@ -263,7 +263,7 @@ class OnceAttempt:
         """Publish a value; the caller gets what the others get. Raises ResultRefused, LeaseLost."""
         rules = self.rules
         try:
-            content, again = rules.codec.packed(rules.name, given)
+            content, again = rules.codec.packed(rules.name, given, rules.results.most)
         except ResultRefused as error:
             self._publish(packed(FAILURE, self.lease.token, b"", **failure_facts(error)))
             raise

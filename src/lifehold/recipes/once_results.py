@@ -46,7 +46,7 @@ else:
 VERSION = 1
 VALUE, FAILURE, COMMAND = "value", "failure", "command"
 LIMIT = 16 << 20  # bytes of a result, unless `limit=` says otherwise
-LONGEST_TEXT = 64 << 10  # characters of a failure's message, and of its traceback
+LONGEST_TEXT = 32 << 10  # characters of a failure's message, and of its traceback
 
 
 class OnceFailed(LifeholdError):
@@ -175,8 +175,11 @@ class Codec:
             raise InvalidArgument(f"limit must be a number of bytes, at least 1, not {limit!r}")
         self.dump, self.load, self.limit = dump or to_json, load or json.loads, limit
 
-    def packed(self, name: str, given: object) -> tuple[bytes, Any]:
-        """(its bytes, what they are when they are read again). Raises ResultRefused."""
+    def packed(self, name: str, given: object, most: float) -> tuple[bytes, Any]:
+        """(its bytes, what they are when they are read again). Raises ResultRefused.
+
+        `most`: bytes for which there is room where they are kept.
+        """
         remedy = ""
         try:
             content = self.dump(given)
@@ -192,6 +195,13 @@ class Codec:
                 given,
                 f"it has {len(content):,} bytes, and limit={self.limit:,}: return "
                 "the path of a file, or raise the limit",
+            )
+        if len(content) > most:
+            raise _refused(
+                name,
+                given,
+                f"it has {len(content):,} bytes, and a store keeps {most:,} at most: return the "
+                "path of a file",
             )
         try:
             return content, self.load(content)
@@ -326,6 +336,7 @@ class ResultFolder:
     """The results of one name. `shared`: all users who may write there are trusted."""
 
     __slots__ = ("files", "path", "shared")
+    most = float("inf")  # bytes of a result
 
     def __init__(self, files: Files, path: str, shared: bool = False) -> None:
         self.files, self.path, self.shared = files, path, shared
@@ -626,10 +637,13 @@ def superseded(path: str) -> LeaseLost:
 
 
 STORED_LIMIT = 1 << 20  # bytes of a result: a store is no place for files
+FACTS = 16 << 10  # of these for the line of facts before a value or an output
 
 
 class StoreResults:
     """What a name of a store has kept. Used as a `ResultFolder` is."""
+
+    most = STORED_LIMIT - FACTS
 
     def __init__(self, url: str) -> None:
         where, _, name = url.partition("#")
@@ -694,8 +708,8 @@ class StoreResults:
         return fd
 
     def with_output(self, fd: int, size: int) -> bytes:
-        """What is published of an output."""
-        return os.pread(fd, min(size, STORED_LIMIT + 1), 0)
+        """What is published of an output: its beginning, where a store has no room for more."""
+        return os.pread(fd, min(size, self.most), 0)
 
 
 class StoreOnceRun:

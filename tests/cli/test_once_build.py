@@ -75,7 +75,7 @@ def test_a_killed_builder_leaves_nothing_and_the_next_one_builds(build, tmp_path
     [
         (FILL + "exit 3", 3, ""),
         ("true", 1, "left nothing in the folder"),
-        ('rm -r "$LIFEHOLD_BUILD"', 74, "was cleared away"),
+        ('rm -r "$LIFEHOLD_BUILD"', 74, "is not there any more"),
     ],
 )
 def test_a_cmd_that_fails_leaves_nothing(build, tmp_path, script, code, words):

@@ -162,10 +162,41 @@ def test_a_builder_whose_folder_was_cleared_away_is_told(target):
         write(staging)
         os.rename(staging, f"{target}.elsewhere")
 
-    with pytest.raises(OnceFailed, match="cleared away") as caught:
+    with pytest.raises(OnceFailed, match="is not there any more") as caught:
         build_once(target, robbed)
     assert isinstance(caught.value.__cause__, LeaseLost)
     assert not target.exists()
+
+
+@pytest.mark.parametrize("error", [None, FileNotFoundError("its folder")])
+def test_a_builder_that_was_overtaken_gets_the_folder_of_the_later_one(target, error):
+    def overtaken(staging):
+        write(staging)
+        os.unlink(f"{target}.lock")
+        os.rename(staging, f"{target}.elsewhere")
+        build_once(target, write)
+        if error is not None:
+            raise error
+
+    assert build_once(target, overtaken) == str(target)
+    assert sorted(os.listdir(target)) == ["index", "weights"]
+
+
+def test_a_builder_that_lost_lock_and_folder_with_nothing_there_has_lost_its_lease(target):
+    def robbed(staging):
+        os.unlink(f"{target}.lock")
+        os.rename(staging, f"{target}.elsewhere")
+
+    with pytest.raises(LeaseLost):
+        build_once(target, robbed)
+
+
+def test_a_lease_that_the_build_itself_has_lost_is_a_failure_of_the_build(target):
+    def loses(staging):
+        raise LeaseLost("another lock")
+
+    with pytest.raises(OnceFailed, match="another lock"):
+        build_once(target, loses)
 
 
 def test_a_child_forked_by_the_build_removes_nothing(target):

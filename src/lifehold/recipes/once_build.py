@@ -18,7 +18,7 @@ from ..local.handles import files_for
 from ..local.refusals import make_folders, no_flock, refused
 from ..lock import lock_path
 from ..runtime import fork
-from .once import once
+from .once import OnceFailed, once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,10 +76,25 @@ def build_once(
     there = {"unless": lambda: site.published() and target, "keep_failure": keep_failure}
     try:
         return str(once(target + LOCK, run, **there, **options))
-    except LeaseLost:
-        if site.published():
+    except (LeaseLost, OnceFailed) as error:
+        if overtaken(site, error):
             return target  # by whoever took over, or by us before
         raise
+
+
+def overtaken(site: BuildFolder, error: LeaseLost | OnceFailed) -> bool:
+    """Whether another's folder is the answer. Raises LeaseLost when our lock and folder are lost.
+
+    OnceFailed came of `once`, which makes it of what the function raises and keeps why it could not
+    be told to the others.
+    """
+    lost = error if isinstance(error, LeaseLost) else error.__dict__.get("untold")
+    gone = site.gone is not None and error.__cause__ is site.gone
+    if (gone or isinstance(lost, LeaseLost)) and site.published():
+        return True
+    if gone and isinstance(lost, LeaseLost):
+        raise lost from site.gone
+    return False
 
 
 def target_of(path: object) -> str:
@@ -172,11 +187,12 @@ MADE = re.compile(rf"(?:({BUILDING})-[0-9a-f]{{16}}|{REMOVED}-[0-9a-f]{{16}}-[0-
 class BuildFolder:
     """The surroundings of one target. `remove`: a folder with all that is in it."""
 
-    __slots__ = ("files", "folder", "name", "remove", "target")
+    __slots__ = ("files", "folder", "gone", "name", "remove", "target")
 
     def __init__(self, files: Files, target: str, remove: Callable[[str], None]) -> None:
         self.files, self.target, self.remove = files, target, remove
         self.folder, self.name = os.path.split(target)
+        self.gone: LeaseLost | None = None  # what `lost` has made
 
     def aside(self, what: str, nonce: str) -> str:
         """A folder beside the target. `nonce`: of a form that MADE knows again."""
@@ -248,7 +264,7 @@ class BuildFolder:
         try:
             fd = self.files.open(path, READ_ONLY)
         except FileNotFoundError:
-            raise lost(self.target) from None
+            raise self.lost() from None
         except OSError as error:
             raise refused(path, error) from error
         try:
@@ -256,8 +272,14 @@ class BuildFolder:
         except OSError as error:
             if error.errno not in no_flock:
                 self.files.close(fd)
-                raise lost(self.target) from error  # somebody removes it: our lock is not ours
+                raise self.lost() from error  # somebody removes it: our lock is not ours
         return Staging(self, path, fd)
+
+    def lost(self) -> LeaseLost:
+        """The folder that we build in was removed, as a later builder does it."""
+        reason = "the folder it was built in is not there any more"
+        self.gone = LeaseLost(f"{self.target!r}: {reason}", name=self.target, reason=reason)
+        return self.gone
 
 
 class Staging:
@@ -276,7 +298,7 @@ class Staging:
         except FileNotFoundError:
             if self._is_there():  # over NFS: done, and the reply was lost
                 return True
-            raise lost(target) from None
+            raise self.site.lost() from None
         except OSError as error:
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
                 return False
@@ -305,9 +327,3 @@ class Staging:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self.site.files.close(fd)
-
-
-def lost(target: str) -> LeaseLost:
-    """Somebody has taken over, and cleared our folder away."""
-    reason = "the folder it was built in was cleared away by a later builder"
-    return LeaseLost(f"{target!r}: {reason}", name=target, reason=reason)

@@ -320,6 +320,48 @@ def test_a_result_that_is_not_whole_is_none(name):
         (file,) = Path(name + ".once").iterdir()
 
 
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"at": "x"},
+        {"at": 10**400},
+        {"at": float("nan")},
+        {"up": "x"},
+        {"up": True},
+        {"token": "x"},
+        {"type": 1},
+        {"kind": []},
+        {"kind": "command", "code": 0},
+        {"kind": "command", "code": 0, "size": -1},
+        {"kind": "command", "code": "x", "size": 0},
+        {"kind": "command", "code": True, "size": 0},
+        {"kind": "command", "code": 256, "size": 0},
+        {"kind": "command", "code": 0, "size": 0, "whole": "x"},
+    ],
+)
+def test_a_result_with_a_fact_that_no_run_writes_is_none(name, strange):
+    once(name, lambda: "first")
+    (file,) = Path(name + ".once").iterdir()
+    facts, _, content = file.read_bytes().partition(b"\n")
+    file.write_bytes(json.dumps(json.loads(facts) | strange).encode() + b"\n" + content)
+    assert once(name, lambda: "again", keep=1e9) == "again"
+
+
+def test_a_result_nested_too_deep_to_be_read_is_none(name):
+    once(name, lambda: "first")
+    (file,) = Path(name + ".once").iterdir()
+    file.write_bytes(b"[" * 200_000 + b"\n")
+    assert once(name, lambda: "again") == "again"
+
+
+def test_a_number_that_no_token_reaches_hides_no_result(name):
+    once(name, lambda: "first")
+    Path(name + ".once", "9" * 20 + ".done").write_bytes(b"junk")
+    job = Job("second")
+    assert once(name, job) == "first"
+    assert job.runs == 0
+
+
 def test_a_result_of_a_newer_version_is_no_reason_to_run(name):
     once(name, lambda: 1)
     (file,) = Path(name + ".once").iterdir()

@@ -23,6 +23,7 @@ from ..core.errors import (
     SystemRefused,
     UnsafeGround,
 )
+from ..core.fence import LARGEST
 from ..core.value import value
 from ..local.files import CREATE, READ_ONLY, READ_WRITE
 from ..local.refusals import refused
@@ -45,6 +46,7 @@ else:
 
 VERSION = 1
 VALUE, FAILURE, COMMAND = "value", "failure", "command"
+HIGHEST_CODE = 255  # of a command
 LIMIT = 16 << 20  # bytes of a result, unless `limit=` says otherwise
 LONGEST_TEXT = 32 << 10  # characters of a failure's message, and of its traceback
 
@@ -137,7 +139,7 @@ def unpacked(number: int, found: bytes, path: str) -> OnceResult | None:
     line, newline, content = found.partition(b"\n")
     try:
         facts = json.loads(line) if newline else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(facts, dict) or "lifehold" not in facts:
         return None
@@ -147,12 +149,37 @@ def unpacked(number: int, found: bytes, path: str) -> OnceResult | None:
             f"{VERSION}: update it here",
             name=path,
         )
-    known = facts.get("kind") in (VALUE, FAILURE, COMMAND)
+    whole = facts.get("length") == len(content) and _as_packed(facts)
+    return OnceResult(number, facts, content) if whole else None
+
+
+def _as_packed(facts: dict[str, Any]) -> bool:
+    """Whether each fact that is used is of the form in which a run writes it."""
+    kind, up, token = (facts.get(key) for key in ("kind", "up", "token"))
+    texts = ("type", "message", "traceback")
     return (
-        OnceResult(number, facts, content)
-        if known and facts.get("length") == len(content)
-        else None
+        kind in (VALUE, FAILURE, COMMAND)
+        and _is_time(facts.get("at"))
+        and (up is None or _is_time(up))
+        and (token is None or _is_count(token))
+        and all(isinstance(facts.get(key, ""), str) for key in texts)
+        and (kind != COMMAND or _as_of_command(facts))
     )
+
+
+def _as_of_command(facts: dict[str, Any]) -> bool:
+    code, size = facts.get("code"), facts.get("size")
+    counts = all(map(_is_count, (code, size, facts.get("whole", size))))
+    return counts and code in range(HIGHEST_CODE + 1)
+
+
+def _is_time(given: Any) -> bool:
+    """Seconds that a clock can have said."""
+    return type(given) in (int, float) and 0 <= given <= LARGEST
+
+
+def _is_count(given: Any) -> bool:
+    return type(given) is int and 0 <= given <= LARGEST
 
 
 class Codec:
@@ -356,7 +383,8 @@ class ResultFolder:
         found: dict[str, list[int]] = {RUN: [], DONE: [], OUT: []}
         for name in names:
             number, end = name[:DIGITS], name[DIGITS:]
-            if end in found and number.isdigit():
+            ours = end in found and number.isascii() and number.isdecimal()
+            if ours and int(number) <= LARGEST:
                 found[end].append(int(number))
         return Listing(*(tuple(sorted(found[end])) for end in (RUN, DONE, OUT)))
 

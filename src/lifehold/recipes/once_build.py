@@ -184,6 +184,12 @@ BUILDING, REMOVED = "building", "removed"
 MADE = re.compile(rf"(?:({BUILDING})-[0-9a-f]{{16}}|{REMOVED}-[0-9a-f]{{16}}-[0-9]+)", re.ASCII)
 
 
+def made_as(name: str, front: str) -> str:
+    """What we have called by this name, which begins with `front`; "" for what is not ours."""
+    found = MADE.fullmatch(name.removeprefix(front)) if name.startswith(front) else None
+    return "" if found is None else str(found[1] or REMOVED)
+
+
 class BuildFolder:
     """The surroundings of one target. `remove`: a folder with all that is in it."""
 
@@ -223,13 +229,11 @@ class BuildFolder:
         except OSError as error:
             raise refused(self.folder, error) from error
         for number, name in enumerate(sorted(names)):
-            made = MADE.fullmatch(name.removeprefix(front)) if name.startswith(front) else None
+            made = made_as(name, front)
             path = f"{self.folder.rstrip('/')}/{name}"
-            if made is None:
-                continue
-            if not made[1]:
+            if made == REMOVED:
                 self.remove(path)  # no builder knows it by this name
-            elif self._abandoned(path):
+            elif made == BUILDING and self._abandoned(path):
                 gone = self.aside(REMOVED, f"{nonce}-{number}")
                 try:
                     self.files.rename(path, gone)

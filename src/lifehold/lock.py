@@ -13,7 +13,7 @@ from _weakref import ref
 from . import registry
 from .checks import check_bool, check_cancel, check_flags, check_options, check_record, notify_of
 from .core import events
-from .core.acquire import FIRST_NOTICE, Ask, acquire, deadline_of, look
+from .core.acquire import FIRST_NOTICE, TURN, Ask, acquire, deadline_of, look, waiting
 from .core.deadline import TRY, seconds
 from .core.errors import (
     AcquireCancelled,
@@ -613,6 +613,8 @@ class Lock(LockFace):
         answer: Any = None
         waited = 0.0
         try:
+            if self._name in waiting and patience != 0 and _thread.get_ident is not get_ident:
+                clock.pause(TURN)  # greenlets: those who wait come first, as in `AsyncLock`
             answer = self._mechanism.attempt()
             if type(answer) is not Grant:
                 answer, waited = self._contend(answer, patience, cancel or self._cancel)

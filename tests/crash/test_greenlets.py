@@ -102,6 +102,22 @@ def test_greenlets_exclude_each_other_in_every_kind(tmp_path, library, kind):
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("kind", ["kernel", "soft", "link", "generation", "directory"])
+def test_no_greenlet_that_lets_go_and_asks_again_keeps_the_others_out(tmp_path, library, kind):
+    script = f"""
+turns = [0, 0, 0]
+def work(me):
+    while max(turns) < 40:
+        with Lock('lock', kind={kind!r}, notify=False):
+            turns[me] += 1
+            time.sleep(0.001)
+all_of(*[lambda me=me: work(me) for me in range(3)])
+print(min(turns) > 1, turns)
+"""
+    assert said(library, script, tmp_path).startswith("True")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize(
     "made",
     [

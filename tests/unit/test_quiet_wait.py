@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import PIPE
 
 import pytest
 
 from ground import needs
-from lifehold import Lock, Timeout
+from lifehold import Lock, ReadWriteLock, Timeout
 from lifehold.local.files import HOST
 from lifehold.local.judge import PAUSE
 from lifehold.local.kinds import KINDS
+from lifehold.local.soft_readwrite import SoftReadWrite
 from lifehold.runtime import change_wait
 
 pytestmark = needs("linux")  # its events
@@ -63,6 +65,27 @@ def test_nor_where_no_process_can_be_followed(tmp_path, kind):
     Path(record).write_text("what is this?")
     assert looks_of(Lock(path, kind=kind)) <= most(kind)
     lease._grant.handle.clear()
+
+
+@pytest.mark.parametrize("ttl", [None, 30])
+@pytest.mark.parametrize("waits", ["reader", "writer"])
+def test_nor_does_that_of_a_reader_or_a_writer(tmp_path, monkeypatch, waits, ttl):
+    """Each look opened a record for writing, and its close woke the waiter that had looked."""
+    first, second = (ReadWriteLock(tmp_path / "jobs.lock", kind="soft", ttl=ttl) for _ in "12")
+    looks, wait = 0, SoftReadWrite.wait
+
+    async def counted(side, ask, until):
+        nonlocal looks
+        looks += 1
+        return await wait(side, ask, until)
+
+    monkeypatch.setattr(SoftReadWrite, "wait", counted)
+    of = {"reader": second.acquire_read, "writer": second.acquire_write}
+    with ThreadPoolExecutor(1) as other:
+        held = other.submit(first.acquire_write if waits == "reader" else first.acquire_read)
+    with held.result(), pytest.raises(Timeout):
+        of[waits](1)
+    assert 0 < looks <= most("soft")
 
 
 @pytest.mark.parametrize("kind", ["soft", "link", "directory"])

@@ -246,7 +246,7 @@ class SoftReadWrite:
     def _writer(self, *, fresh: bool = False) -> Judgement | None:
         """Who has claimed; None for nobody who lives. `fresh`: as a file server has it now."""
         for _ in range(STRAYS):
-            found = look(self.table, self.path, fresh=fresh)
+            found = look(self.table, self.path, write=False, fresh=fresh)
             if found is None:
                 return None
             try:
@@ -310,7 +310,7 @@ class SoftReadWrite:
 
     def _lives(self, at: str, name: str) -> float:
         """0.0 when whose marker it is is gone: it is removed then (L3: its name is his alone)."""
-        found = look(self.table, f"{at}/{name}")
+        found = look(self.table, f"{at}/{name}", write=False)
         if found is None:
             return 0.0
         try:

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,43 @@ def test_a_command_under_a_lease_ends_with_who_renews_it(tmp_path, kind, lifehol
     run.kill()  # nobody renews now, so after the ttl anybody may take it
     done = lifehold("run", "-w", "60", *lease, f"kill -0 {command} || echo alone")
     assert (done.returncode, done.stdout) == (0, "alone\n"), done.stderr
+
+
+@pytest.mark.parametrize("kind", ["soft", "generation", "store"])
+def test_a_command_ends_before_the_lease_of_a_stopped_wrapper_does(tmp_path, kind, lifehold):
+    """Only the wrapper renews, and `kill -STOP` of its number leaves CMD running."""
+    place = ("--kind", kind, "--ttl", "3", str(tmp_path / "job"))
+    if kind == "store":
+        place = ("--store", f"sqlite:///{tmp_path}/locks.db", "--ttl", "3", "job")
+    stubborn = 'trap "" TERM; echo $$; while :; do sleep 0.1; done'
+    run = lifehold.start("run", *place, "--", "sh", "-c", stubborn)
+    command = int(run.stdout.readline())
+    run.send_signal(signal.SIGSTOP)
+    try:
+        alone = f"kill -0 {command} 2>/dev/null || echo alone"
+        done = lifehold("run", "-w", "60", *place, "--", "sh", "-c", alone)
+    finally:
+        run.send_signal(signal.SIGCONT)
+    assert (done.returncode, done.stdout) == (0, "alone\n"), done.stderr
+    assert run.wait(60) == 74
+    told = f"process {run.pid} (lifehold run) is stopped, and the lease that it does not renew"
+    assert told in run.stderr.read()
+
+
+def test_a_stopped_command_is_not_ended_for_a_stopped_wrapper(tmp_path, lifehold, alive):
+    place = ("--kind", "soft", "--ttl", "2", str(tmp_path / "job"))
+    run = lifehold.start("run", *place, "--", "sh", "-c", "echo $$; exec sleep 60")
+    command = int(run.stdout.readline())
+    os.kill(command, signal.SIGSTOP)
+    run.send_signal(signal.SIGSTOP)
+    try:
+        assert lifehold("run", "-w", "60", *place, "--", "true").returncode == 0
+        time.sleep(1)  # in which it would be continued, to hear of its end
+        assert Path(f"/proc/{command}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    finally:
+        run.send_signal(signal.SIGCONT)
+    assert run.wait(60) == 74  # it sees that by itself, and stops CMD
+    assert not alive(command)
 
 
 def test_the_judge_of_the_kills_finds_a_wrapper_that_passes_nothing_on(

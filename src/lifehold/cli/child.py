@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 
+from ..core.grant import STOPPED, TRACED
 from ..core.mask import printable
 from ..runtime import clock, fork
 from . import exits
@@ -19,13 +20,17 @@ from .signals import FOR_ONE, FORWARDED, RESTORED, SignalQueue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import mmap
     import signal
     from collections.abc import Callable, Sequence
 
+    from ..runtime import process
     from . import render
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
 
+    mmap = fork.later("mmap", globals())
+    process = fork.later("lifehold.runtime.process", globals())
     render = fork.later("lifehold.cli.render", globals())
 
 SHELL = "/bin/sh"
@@ -190,7 +195,8 @@ class ChildCare:
 
     `why_stop` is asked every second and at each signal. When it has a reason the child gets TERM,
     after `grace` seconds KILL, and `stopping(reason)` is told. `until`: an instant to look at, too;
-    `look_in()`: seconds until a look is needed; `held`: whether the lock is ours while it ends.
+    `look_in()`: seconds until a look is needed; `held`: whether the lock is ours while it ends;
+    `overdue`: a supervisor has stopped the child, as a lease was over.
     """
 
     __slots__ = (
@@ -198,6 +204,7 @@ class ChildCare:
         "held",
         "inbox",
         "look_in",
+        "overdue",
         "stopping",
         "terminal",
         "until",
@@ -219,7 +226,7 @@ class ChildCare:
         self.what, self.inbox, self.terminal, self.grace = what, inbox, terminal, grace
         self.why_stop, self.stopping, self.until = why_stop, stopping, until
         self.look_in = look_in or _never
-        self.held = True
+        self.held, self.overdue = True, False
 
 
 def _never() -> float:
@@ -440,15 +447,46 @@ def prctl(option: int, value: int) -> None:
 # wrapper has: the end of file cannot be missed, forged or reused. PDEATHSIG only makes it look at
 # once. Rule 3. CMD dies with the supervisor by PDEATHSIG, asked for before exec; who was orphaned
 # before that sees another parent, and does not exec. CMD's pid is in the wrapper's hands before
-# exec.
+# exec. Rule 4. The wrapper alone renews leases, so the supervisor is told when the first of them
+# ends, in memory that both share. Where that instant has passed, the wrapper is stopped and CMD is
+# not, the supervisor stops CMD. A wrapper that runs is left to see to it by itself.
 #
-# Not covered: the wrapper alone is stopped (SIGSTOP to its number), and renews nothing while CMD
-# runs on; wrapper and supervisor killed in the same instant free the lock some microseconds
-# before the kernel kills CMD, and only CMD, not what it started; a set-user-id CMD is not killed by
-# the kernel. PDEATHSIG and subreaper are Linux's; elsewhere rule 2 stands alone.
+# Not covered: wrapper and supervisor stopped or killed in the same instant. Killed, they free the
+# lock some microseconds before the kernel kills CMD, and only CMD, not what it started; a
+# set-user-id CMD is not killed by the kernel. PDEATHSIG, subreaper and rule 4 are Linux's;
+# elsewhere rule 2 stands alone.
 
 
 PR_SET_PDEATHSIG = 1
+AGAIN = 0.1  # seconds between two looks at a wrapper whose leases are over
+
+
+class LeaseEnd:
+    """When the first lease ends, in memory that wrapper and supervisor share.
+
+    Each of its two numbers has one writer, and is written whole.
+    """
+
+    def __init__(self) -> None:
+        self._page = memoryview(mmap.mmap(-1, 16)).cast("d")
+        self.tell(float("inf"))
+
+    def tell(self, left: float) -> None:
+        """By the wrapper: so many seconds are left."""
+        self._page[0] = clock.now() + left
+
+    def left(self) -> float:
+        """Seconds until then."""
+        return self._page[0] - clock.now()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the supervisor has stopped CMD for it."""
+        return bool(self._page[1])
+
+    @overdue.setter
+    def overdue(self, yes: bool) -> None:
+        self._page[1] = yes
 
 
 def run_supervised(
@@ -457,15 +495,17 @@ def run_supervised(
     held: Sequence[int],
     care: ChildCare,
     grace: float,
+    late: float,
 ) -> int:
     """Run CMD under a supervisor that holds the locks of descriptors `held`; CMD's exit code.
 
-    `grace`: seconds from TERM to KILL when the wrapper is gone, who alone renews leases. Raises
-    CannotStart.
+    Seconds from TERM to KILL: `grace` when the wrapper is gone, who alone renews leases, `late`
+    when a lease is over. Raises CannotStart.
     """
     become_subreaper()
-    me = os.getpid()
+    me, look_in = os.getpid(), care.look_in
     try:
+        ends = LeaseEnd()
         life, _alive = os.pipe()  # _alive stays open for as long as the wrapper lives
         news, tell = os.pipe()
         copies = [os.dup(number) for number in held]
@@ -476,7 +516,7 @@ def run_supervised(
         code = exits.BUG
         try:
             os.close(_alive)
-            code = _supervise(command, environment, care, grace, life, tell, me)
+            code = _Supervisor(care, ends, grace, late, life, me).run(command, environment, tell)
         except OSError as error:  # no process for CMD, most likely
             render.say(f"cannot run {care.what}: {error.strerror}")
             code = exits.REFUSED
@@ -486,69 +526,109 @@ def run_supervised(
         os.close(number)
     child = int(os.read(news, 32) or 0)  # nothing, when the supervisor ended before it was there
     os.close(news)
+
+    def look_and_tell() -> float:
+        left = look_in()
+        ends.tell(left)
+        return left / 2  # so that the supervisor is told of a renewal before the instant it knows
+
+    care.look_in = look_and_tell
     code = attend(supervisor, care, group=False)
+    care.overdue = ends.overdue
     if child:  # gone with its group, as it should be, unless the supervisor was killed
-        rest = ChildCare(
-            care.what,
-            care.inbox,
-            care.terminal,
-            0.0,
-            lambda: "its supervisor was killed",
-            lambda _: None,
-        )
-        rest.held = care.held
-        attend(child, rest, code=code)
+        _end_group(child, care, code)
     return code
 
 
-def _supervise(
-    command: list[str],
-    environment: dict[str, str],
-    ours: ChildCare,
-    grace: float,
-    life: int,
-    tell: int,
-    wrapper: int,
-) -> int:
-    """The life of the supervisor; its exit code is CMD's."""
-    os.setpgid(0, 0)
-    ours.inbox.renew()
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    become_subreaper()
-    os.set_blocking(life, False)
-
-    def orphaned() -> str | None:
-        try:
-            return None if os.read(life, 1) else f"process {wrapper} (lifehold run) is gone"
-        except BlockingIOError:
-            return None
-
-    if orphaned():
-        return exits.SIGNAL + signal.SIGTERM
-    me = os.getpid()
-    lend = ours.terminal.to_be_lent()
-    child = os.fork()
-    if child == 0:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == me:
-            lead(ours.terminal, lend=lend)
-            os.write(tell, b"%d" % os.getpid())
-            os._exit(refuse(command, become(command, environment, ours.inbox)))
-        os._exit(exits.BUG)
-    os.close(tell)
-    try:
-        os.setpgid(child, child)  # whoever of the two comes first: a signal must find the group
-    except OSError:
-        pass  # it has become CMD, or is gone
-    care = ChildCare(
-        ours.what,
-        ours.inbox,
-        ours.terminal,
-        grace,
-        orphaned,
-        lambda reason: render.say(f"{reason}: stopping {ours.what}"),
+def _end_group(child: int, care: ChildCare, code: int) -> None:
+    """Wait until nothing of CMD's group runs, whose supervisor has ended with `code`."""
+    rest = ChildCare(
+        care.what,
+        care.inbox,
+        care.terminal,
+        0.0,
+        lambda: "its supervisor was killed",
+        lambda _: None,
     )
-    return attend(child, care)
+    rest.held = care.held
+    attend(child, rest, code=code)
+
+
+class _Supervisor:
+    """The process between the wrapper and CMD. `ends`: when the first lease does."""
+
+    def __init__(
+        self,
+        ours: ChildCare,
+        ends: LeaseEnd,
+        grace: float,
+        late: float,
+        life: int,
+        wrapper: int,
+    ) -> None:
+        self.ours, self.ends, self.late, self.life, self.wrapper = ours, ends, late, life, wrapper
+        self.child = 0
+        self.care = ChildCare(
+            ours.what,
+            ours.inbox,
+            ours.terminal,
+            grace,
+            self._why_stop,
+            lambda reason: render.say(f"{reason}: stopping {ours.what}"),
+            look_in=self._look_in,
+        )
+
+    def run(self, command: list[str], environment: dict[str, str], tell: int) -> int:
+        """Its life; its exit code is CMD's, whose pid goes to `tell`."""
+        ours = self.ours
+        os.setpgid(0, 0)
+        ours.inbox.renew()
+        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        become_subreaper()
+        os.set_blocking(self.life, False)
+        if self._orphaned():
+            return exits.SIGNAL + signal.SIGTERM
+        me = os.getpid()
+        lend = ours.terminal.to_be_lent()
+        child = os.fork()
+        if child == 0:
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == me:
+                lead(ours.terminal, lend=lend)
+                os.write(tell, b"%d" % os.getpid())
+                os._exit(refuse(command, become(command, environment, ours.inbox)))
+            os._exit(exits.BUG)
+        os.close(tell)
+        try:
+            os.setpgid(child, child)  # whoever of the two comes first: a signal must find the group
+        except OSError:
+            pass  # it has become CMD, or is gone
+        self.child = child
+        return attend(child, self.care)
+
+    def _orphaned(self) -> bool:
+        try:
+            return not os.read(self.life, 1)
+        except BlockingIOError:
+            return False
+
+    def _look_in(self) -> float:
+        left = self.ends.left()
+        return left if left > 0 else AGAIN
+
+    def _why_stop(self) -> str | None:
+        wrapper = f"process {self.wrapper} (lifehold run)"
+        if self._orphaned():
+            return f"{wrapper} is gone"
+        if self.ends.left() > 0 or not is_stopped(self.wrapper) or is_stopped(self.child):
+            return None
+        self.care.grace, self.ends.overdue = min(self.care.grace, self.late), True
+        return f"{wrapper} is stopped, and the lease that it does not renew is over"
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped, by a signal or by a debugger; False where that is not told."""
+    return process.halted(pid) in (STOPPED, TRACED)
 
 
 # ------------------------------------------------------------------------------------------------

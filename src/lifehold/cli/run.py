@@ -150,7 +150,8 @@ class LockedCommand:
             # L8  Of a ttl two thirds are left when its renewals end, less the margin: CMD is gone
             # before anybody may take it over.
             grace = min([self.care.grace, *(end / 3 for end in ends)])
-            return run_supervised(self.command, environment, numbers, self.care, grace)
+            late = min((margin_of(lease) / 2 for lease in self.leases), default=grace)
+            return run_supervised(self.command, environment, numbers, self.care, grace, late)
         if lend:
             pid = spawn_at_terminal(self.command, environment, numbers, self.inbox, self.terminal)
         else:
@@ -192,6 +193,8 @@ class LockedCommand:
 
     def _let_go(self, code: int) -> int:
         """Release the locks; the exit code, which changes when one of them turns out lost."""
+        if self.care.overdue and not self.lost:
+            self.lost = "lifehold was stopped until its lease was over"
         known = self.lost
         for lease in self.leases:
             try:

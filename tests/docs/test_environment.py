@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from functools import cache
 from pathlib import Path
 
 import pytest
 
+import sources
 from lifehold.core import around
 from lifehold.local import clean_up, lock_names, record, soft_readwrite, token_file
 from lifehold.ops import history
@@ -22,15 +22,10 @@ NOT_READ = {
 }
 
 
-@cache
-def trees() -> list[ast.Module]:
-    return [ast.parse(file.read_text()) for file in sorted((ROOT / "src").rglob("*.py"))]
-
-
 def texts() -> set[str]:
     """Every string of the source, those in comments aside."""
     return {
-        node.value for tree in trees() for node in ast.walk(tree)
+        node.value for tree in sources.trees().values() for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }  # fmt: skip
 
@@ -44,7 +39,7 @@ def ours() -> set[str]:
 def of_others() -> set[str]:
     """The names by which anything called `environ` is asked."""
     found = set()
-    for tree in trees():
+    for tree in sources.trees().values():
         for node in ast.walk(tree):
             asked: ast.AST | None = None
             if isinstance(node, ast.Subscript) and is_environ(node.value):

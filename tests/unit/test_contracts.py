@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import pytest
 
+import sources
 from lifehold.core import backend, storage
 from lifehold.core.owner import Owner
 
-SRC = Path(__file__).parents[2] / "src" / "lifehold"
 CONTRACTS = {"core/backend.py", "core/ports.py"}
 # Who is asked, by the name that it has where it is asked: what may be asked of it.
 ASKED = {"mechanism": "Mechanism", "backend": "Backend", "wakeups": "Wakeups"}
@@ -19,17 +18,16 @@ OWN = ("core/storage.py", "store/sqlite/", "store/postgres/", "compat/", "audit/
 
 
 def trees():
-    for path in sorted(SRC.rglob("*.py")):
-        name = str(path.relative_to(SRC))
+    for name, tree in sources.trees().items():
         if not name.startswith(OWN):
-            yield name, ast.parse(path.read_text())
+            yield name, tree
 
 
 def protocols():
     """Every declared Protocol: its bases, its members, its docstring."""
     found = {}
     for name in CONTRACTS:
-        for node in ast.walk(ast.parse((SRC / name).read_text())):
+        for node in ast.walk(sources.trees()[name]):
             if isinstance(node, ast.ClassDef) and "Protocol" in map(ast.unparse, node.bases):
                 members = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
                 members |= {e.name for e in node.body if isinstance(e, ast.AsyncFunctionDef)}
@@ -87,7 +85,7 @@ def test_nobody_asks_by_name_whether_a_part_is_there():
 def guards():
     """Each function that finds a part: the Protocol, and the members it asks for."""
     for name in CONTRACTS:
-        for node in ast.walk(ast.parse((SRC / name).read_text())):
+        for node in ast.walk(sources.trees()[name]):
             if isinstance(node, ast.FunctionDef) and "TypeGuard" in ast.unparse(node.returns):
                 asks = {each.args[1].value for each in ast.walk(node) if isinstance(each, ast.Call)}
                 yield ast.unparse(node.returns).partition("[")[2].rstrip("]"), asks

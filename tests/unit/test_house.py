@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 import lifehold
+import sources
 from lifehold.core.grant import Held
+from sources import SRC
 
-SRC = Path(__file__).parents[2] / "src"
 TOP, INNER, LAZY, ROW, TYPES = "top", "inner", "lazy", "row", "types"
 LAZILY = tuple(
     f"{call}({text}'lifehold." for call in ("lazily", "fork.lazily") for text in ("", "f")
@@ -37,11 +38,10 @@ OWED = {
 @cache
 def modules() -> dict[str, ast.Module]:
     """Every module of the package by its dotted name."""
-    found = {}
-    for path in sorted((SRC / "lifehold").rglob("*.py")):
-        name = ".".join(path.relative_to(SRC).with_suffix("").parts).removesuffix(".__init__")
-        found[name] = ast.parse(path.read_text())
-    return found
+    return {
+        ".".join(("lifehold", *Path(where).with_suffix("").parts)).removesuffix(".__init__"): tree
+        for where, tree in sources.trees().items()
+    }
 
 
 def is_package(name: str) -> bool:

@@ -224,7 +224,7 @@ def test_nobody_who_stands_in_line_is_passed_in_any_interleaving(name):
     assert not report.kinds, report
 
 
-@pytest.mark.parametrize("turn", [LooksAtNobody, OwnClock])
+@pytest.mark.parametrize("turn", [pytest.param(LooksAtNobody, marks=pytest.mark.large), OwnClock])
 def test_the_explorer_finds_lines_that_let_somebody_pass(turn):
     report = run(asker(), *[asker(turn=turn)] * 2)
     assert report.kinds == {ORDER}, report

@@ -42,6 +42,7 @@ def test_the_public_types_are_what_programs_rely_on(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.large
 @needs("package:basedpyright")
 def test_pyright_sees_the_same_types(tmp_path):
     """What pyright and Pylance show; each refused line of the file must be refused by it too."""
@@ -76,6 +77,7 @@ CHECKERS = {
 }
 
 
+@pytest.mark.large
 @pytest.mark.parametrize(
     "checker", [pytest.param(each, marks=needs(f"package:{each}")) for each in CHECKERS]
 )

@@ -76,6 +76,7 @@ def test_of_5000_leases_that_are_watched_at_once_each_runs_out():
     assert states == {DEAD}
 
 
+@pytest.mark.large
 def test_a_lease_that_ran_out_long_ago_and_that_nobody_took_is_forgotten():
     seen = Sightings()
     evidence, found = LivenessJudge("link", seen), Found(ttl=30.0, witness=False, held=None)

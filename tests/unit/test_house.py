@@ -10,6 +10,7 @@ import ast
 import gc
 import sys
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -38,10 +39,20 @@ OWED = {
 @cache
 def modules() -> dict[str, ast.Module]:
     """Every module of the package by its dotted name."""
-    return {
-        ".".join(("lifehold", *Path(where).with_suffix("").parts)).removesuffix(".__init__"): tree
-        for where, tree in sources.trees().items()
-    }
+    return {named(where): tree for where, tree in sources.trees().items()}
+
+
+def named(where: str) -> str:
+    """The dotted name of a file of the package."""
+    return ".".join(("lifehold", *Path(where).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def walked() -> Iterator[tuple[str, ast.AST]]:
+    """Every node of every module, with the name of the module."""
+    for where, nodes in sources.nodes().items():
+        module = named(where)
+        for node in nodes:
+            yield module, node
 
 
 def is_package(name: str) -> bool:
@@ -63,12 +74,13 @@ def imported(node: ast.AST, module: str) -> list[str]:
     if isinstance(node, ast.ImportFrom):
         origin = source_of(node, module)
         names = [f"{origin}.{each.name}" for each in node.names]
-        return [name if name in known else origin for name in names if {name, origin} & {*known}]
+        found = (name if name in known else origin for name in names)
+        return [each for each in found if each in known]
     if isinstance(node, ast.Import):
         return [each.name for each in node.names if each.name in known]
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
-        named = node.value.partition(":")[0]  # `lifehold.x:y` in a table of what is loaded late
-        return [named] if named in known else []
+        row = node.value.partition(":")[0]  # `lifehold.x:y` in a table of what is loaded late
+        return [row] if row in known else []
     return []
 
 
@@ -119,11 +131,9 @@ def alone_imported() -> list[str]:
     return sorted(alone - by_row)
 
 
+@cache
 def classes() -> list[tuple[str, ast.ClassDef]]:
-    return [
-        (module, node) for module, tree in modules().items()
-        for node in ast.walk(tree) if isinstance(node, ast.ClassDef)
-    ]  # fmt: skip
+    return [(module, node) for module, node in walked() if isinstance(node, ast.ClassDef)]
 
 
 # Bases of one class that are used for themselves, but not in the package: a face of another library
@@ -202,10 +212,16 @@ def packed() -> list[str]:
 
 def untyped() -> list[str]:
     """`fork.lazily("lifehold.x").f()`: a call of what is not there passes the checker."""
-    return [
-        module for module, tree in modules().items() for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node).startswith(LAZILY)
-    ]  # fmt: skip
+    calls = ((module, node) for module, node in walked() if isinstance(node, ast.Call))
+    late = ((module, call) for module, call in calls if word_of(call.func) == "lazily")
+    return [module for module, call in late if ast.unparse(call).startswith(LAZILY)]
+
+
+def word_of(node: ast.AST) -> str:
+    """The last word of a dotted name."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def late(node: ast.AST | None) -> str | None:
@@ -221,9 +237,9 @@ def laters() -> list[tuple[str, str, ast.Call]]:
     """(the module that loads, the name it gives, the call) of every `name = fork.later(...)`."""
     return [
         (module, ast.unparse(node.targets[0]), node.value)
-        for module, tree in modules().items() for node in ast.walk(tree)
+        for module, node in walked()
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)
-        and ast.unparse(node.value.func).rpartition(".")[2] == "later"
+        and word_of(node.value.func) == "later"
     ]  # fmt: skip
 
 
@@ -246,7 +262,7 @@ def late_uses() -> list[tuple[str, str, str]]:
     names = {(module, name): loaded for module, name, call in laters() if (loaded := late(call))}
     return [
         (module, names[module, node.value.id], node.attr)
-        for module, tree in modules().items() for node in ast.walk(tree)
+        for module, node in walked()
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
         and (module, node.value.id) in names
     ]  # fmt: skip

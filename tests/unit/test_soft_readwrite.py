@@ -217,6 +217,7 @@ def test_a_removed_marker_or_claim_is_a_lost_lease(make, tmp_path):
         lease.release()
 
 
+@pytest.mark.large
 def test_a_lease_is_renewed_while_it_is_held(tmp_path):
     lock = ReadWriteLock(tmp_path / "config", kind="soft", ttl=4.0, heartbeat=0.1)
     for acquire in (lock.acquire_read, lock.acquire_write):
@@ -226,6 +227,7 @@ def test_a_lease_is_renewed_while_it_is_held(tmp_path):
             lease.check()
 
 
+@pytest.mark.large
 def test_a_claim_is_renewed_while_its_writer_waits_for_readers(tmp_path):
     lock = ReadWriteLock(tmp_path / "config", kind="soft", ttl=3.0)
     first, came = lock.acquire_read(), threading.Event()

@@ -50,6 +50,7 @@ def test_no_task_that_lets_go_and_asks_again_keeps_the_others_out(tmp_path, kind
     assert min(turns) > 1
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("kind", LOCKS)
 def test_no_task_of_trio_keeps_the_others_out(tmp_path, kind):
     trio = pytest.importorskip("trio")

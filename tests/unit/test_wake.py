@@ -394,6 +394,7 @@ def fds_of_inotify():
     return [int(fd.name) for fd in Path("/proc/self/fd").iterdir() if "inotify" in link(fd)]
 
 
+@pytest.mark.large
 def test_forks_while_watches_come_and_go_leave_no_child_behind(tmp_path):
     over, errors = threading.Event(), []
 
@@ -657,6 +658,7 @@ def test_an_idle_watcher_costs_next_to_nothing(tmp_path):
     assert resource.RLIMIT_NOFILE
 
 
+@pytest.mark.large
 def test_a_busy_folder_does_not_eat_the_processor(tmp_path):
     writer = "import sys\nwhile True: open(sys.argv[1] + '/noise', 'w').close()"
     noise = subprocess.Popen([sys.executable, "-c", writer, str(tmp_path)])

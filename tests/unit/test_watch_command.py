@@ -131,6 +131,7 @@ def test_only_the_policy_clears_and_only_what_is_proven(tmp_path, monkeypatch):
     assert (folder / "SingletonLock").is_symlink()
 
 
+@pytest.mark.large
 def test_a_week_of_rounds_tells_what_happened_and_keeps_nothing():
     """10,080 rounds, 40 locks that come and go: one alert at each begin and end, no more memory."""
     world = World(held=7200.0)

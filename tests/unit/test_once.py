@@ -302,6 +302,7 @@ def test_a_full_disk_loses_no_result(name, monkeypatch):
     with pytest.raises(OnceFailed) as caught:
         once(name, Job(error=ValueError("boom")))
     assert "No space" in caught.value.__notes__[0]
+    assert "No space" in str(caught.value.untold)
 
 
 def test_a_result_that_load_cannot_read_says_how_to_be_rid_of_it(name):
@@ -652,3 +653,17 @@ def test_trio_runs_it_as_well(name):
         return got
 
     assert trio.run(main) == [5, 5, 5]
+
+
+def test_a_number_after_which_none_can_come_is_refused_by_name(name):
+    """Whoever put it there: `once` ran each time, since no result could be kept."""
+    assert once(name, lambda: 1) == 1
+    folder = Path(f"{name}.once")
+    [done] = folder.glob("*.done")
+    done.rename(folder / f"{2**63 - 2:020d}.done")
+    job = Job(2)
+    (folder / f"{2**63 - 2:020d}.done").write_bytes(b"what is this?")
+    for _ in range(2):
+        with pytest.raises(CorruptRecord, match=r"Remove 09223372036854775806\.\* there"):
+            once(name, job)
+    assert not job.runs

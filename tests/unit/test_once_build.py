@@ -146,6 +146,21 @@ def test_where_no_flock_is_the_lock_alone_proves_the_end_of_a_builder(target, mo
     assert beside(target) == []
 
 
+def test_a_signal_amid_the_beginning_of_a_build_leaves_no_folder_open(target, monkeypatch):
+    class Interrupted(Files):
+        def flock(self, fd, how):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("lifehold.recipes.once_build.files_for", lambda path: Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        build_once(target, write)
+    opened = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    assert not [path for path in opened if path.startswith(str(target.parent / ".model"))]
+    monkeypatch.undo()
+    assert build_once(target, write) == str(target)
+    assert beside(target) == []
+
+
 def test_of_two_builders_the_first_result_stays(target):
     def slow(staging):
         os.unlink(f"{target}.lock")

@@ -284,7 +284,7 @@ class OnceAttempt:
         try:
             self._publish(found)
         except LifeholdError as refused:
-            told.__dict__["untold"] = refused
+            told.untold = refused
             told.add_note(f"It could not be told to the others: {refused}")
         return told
 

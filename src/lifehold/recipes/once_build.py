@@ -88,7 +88,7 @@ def overtaken(site: BuildFolder, error: LeaseLost | OnceFailed) -> bool:
     OnceFailed came of `once`, which makes it of what the function raises and keeps why it could not
     be told to the others.
     """
-    lost = error if isinstance(error, LeaseLost) else error.__dict__.get("untold")
+    lost = error.untold if isinstance(error, OnceFailed) else error
     gone = site.gone is not None and error.__cause__ is site.gone
     if (gone or isinstance(lost, LeaseLost)) and site.published():
         return True
@@ -265,19 +265,17 @@ class BuildFolder:
             self.files.mkdir(path)
         except OSError as error:
             raise refused(path, error, making=True) from error
+        staging = Staging(self, path)
         try:
-            fd = self.files.open(path, READ_ONLY)
+            staging.open()
         except FileNotFoundError:
             raise self.lost() from None
         except OSError as error:
             raise refused(path, error) from error
-        try:
-            self.files.flock(fd, LOCK_EX | LOCK_NB)
-        except OSError as error:
-            if error.errno not in no_flock:
-                self.files.close(fd)
-                raise self.lost() from error  # somebody removes it: our lock is not ours
-        return Staging(self, path, fd)
+        if not staging.bear_witness():
+            staging.close()
+            raise self.lost()  # somebody removes it: our lock is not ours
+        return staging
 
     def lost(self) -> LeaseLost:
         """The folder that we build in was removed, as a later builder does it."""
@@ -291,8 +289,20 @@ class Staging:
 
     __slots__ = ("_fd", "path", "site")
 
-    def __init__(self, site: BuildFolder, path: str, fd: int) -> None:
-        self.site, self.path, self._fd = site, path, fd
+    def __init__(self, site: BuildFolder, path: str) -> None:
+        self.site, self.path, self._fd = site, path, -1
+
+    def open(self) -> None:
+        """Hold it open, so that it can bear witness. Raises OSError."""
+        self._fd = fork.descriptor(self.site.files.open, self.path, READ_ONLY)
+
+    def bear_witness(self) -> bool:
+        """Lock it while we build. False: somebody else has, to remove it."""
+        try:
+            self.site.files.flock(self._fd, LOCK_EX | LOCK_NB)
+        except OSError as error:
+            return error.errno in no_flock
+        return True
 
     def publish(self) -> bool:
         """Put it in its place; False when another build is there by now. Raises LeaseLost."""
@@ -331,3 +341,7 @@ class Staging:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             self.site.files.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:  # a signal came between two lines
+            self.close()

@@ -55,7 +55,8 @@ class OnceFailed(LifeholdError):
     """The run of a `once` raised an exception, for everybody who waited for it.
 
     `type_name`, `message`, `traceback_text`: of that exception, as text; `token`: of the run;
-    `here`: whether it ran in this very call, where it is also the `__cause__`.
+    `here`: whether it ran in this very call, where it is also the `__cause__`; `untold`: why it
+    could not be told to the others then, None where it was.
     """
 
     code = "once_failed"
@@ -64,6 +65,7 @@ class OnceFailed(LifeholdError):
     traceback_text: str = ""
     token: int | None = None
     here: bool = False
+    untold: LifeholdError | None = None
 
 
 class ResultRefused(LifeholdError):
@@ -445,7 +447,7 @@ class ResultFolder:
     def make(self, path: str) -> int:
         mode = 0o666 if self.shared else 0o600
         try:
-            return self.files.open(path, READ_WRITE | CREATE, mode)
+            return fork.descriptor(self.files.open, path, READ_WRITE | CREATE, mode)
         except FileNotFoundError:
             self._make_folder()
         except FileExistsError:
@@ -453,7 +455,7 @@ class ResultFolder:
         except OSError as error:
             raise refused(path, error) from error
         try:
-            return self.files.open(path, READ_WRITE | CREATE, mode)
+            return fork.descriptor(self.files.open, path, READ_WRITE | CREATE, mode)
         except FileExistsError:
             raise
         except OSError as error:
@@ -480,7 +482,7 @@ class ResultFolder:
         path = self.name(number, OUT)
         try:
             flags = READ_WRITE | CREATE | os.O_APPEND
-            return self.files.open(path, flags, 0o600)
+            return fork.descriptor(self.files.open, path, flags, 0o600)
         except OSError as error:
             raise refused(path, error) from error
 
@@ -534,12 +536,13 @@ def begin(results: ResultFolder, token: int, check: Callable[[], None]) -> OnceR
         highest = results.listing().highest
         if highest >= token:
             check()  # a later holder has begun; or else the counter was lost
-        number = max(token, highest + 1)
+        if highest >= LARGEST:
+            raise out_of_numbers(results.path, highest)
+        run = OnceRun(results, max(token, highest + 1))
         try:
-            fd = results.make(results.name(number, RUN))
+            run.open()
         except FileExistsError:
             continue  # of our own, made by a request whose answer was lost
-        run = OnceRun(results, number, fd)
         try:
             run.settle()
         except BaseException:
@@ -557,11 +560,15 @@ class OnceRun:
 
     __slots__ = ("_fd", "latest", "number", "older", "published", "results")
 
-    def __init__(self, results: ResultFolder, number: int, fd: int) -> None:
-        self.results, self.number, self._fd = results, number, fd
+    def __init__(self, results: ResultFolder, number: int) -> None:
+        self.results, self.number, self._fd = results, number, -1
         self.older = Listing()
         self.latest = 0
         self.published = False
+
+    def open(self) -> None:
+        """Make its file. Raises FileExistsError, SystemRefused."""
+        self._fd = self.results.make(self.results.name(self.number, RUN))
 
     def settle(self) -> None:
         """Shut out every earlier run, then see what there is. Raises LeaseLost for a later one."""
@@ -647,6 +654,15 @@ class OnceRun:
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             self._close()
+
+
+def out_of_numbers(path: str, highest: int) -> CorruptRecord:
+    """No run can come after one of that number."""
+    return CorruptRecord(
+        f"{path!r} has a result numbered {highest}, which lifehold cannot have written: no greater "
+        f"number would fit 64 bits. Remove {highest:0{DIGITS}d}.* there to begin anew",
+        name=path,
+    )
 
 
 def superseded(path: str) -> LeaseLost:

@@ -13,6 +13,7 @@ import pytest
 
 from ground import needs
 from lifehold import Lock, ReadWriteLock, Timeout
+from lifehold.cli import wait
 from lifehold.local.files import HOST
 from lifehold.local.judge import PAUSE
 from lifehold.local.kinds import KINDS
@@ -72,12 +73,12 @@ def test_nor_where_no_process_can_be_followed(tmp_path, kind):
 def test_nor_does_that_of_a_reader_or_a_writer(tmp_path, monkeypatch, waits, ttl):
     """Each look opened a record for writing, and its close woke the waiter that had looked."""
     first, second = (ReadWriteLock(tmp_path / "jobs.lock", kind="soft", ttl=ttl) for _ in "12")
-    looks, wait = 0, SoftReadWrite.wait
+    looks, sleep = 0, SoftReadWrite.wait
 
     async def counted(side, ask, until):
         nonlocal looks
         looks += 1
-        return await wait(side, ask, until)
+        return await sleep(side, ask, until)
 
     monkeypatch.setattr(SoftReadWrite, "wait", counted)
     of = {"reader": second.acquire_read, "writer": second.acquire_write}
@@ -86,6 +87,24 @@ def test_nor_does_that_of_a_reader_or_a_writer(tmp_path, monkeypatch, waits, ttl
     with held.result(), pytest.raises(Timeout):
         of[waits](1)
     assert 0 < looks <= most("soft")
+
+
+@pytest.mark.parametrize("kind", [*KIND, "readers"])
+def test_nor_does_a_look_of_the_command(tmp_path, monkeypatch, kind):
+    """`lifehold wait` armed its watch anew at each look, and looked again for that: 70 a second."""
+    path, looks = tmp_path / "jobs.lock", 0
+    look = wait.who
+
+    def counted(*given, **more):
+        nonlocal looks
+        looks += 1
+        return look(*given, **more)
+
+    monkeypatch.setattr(wait, "who", counted)
+    readers = ReadWriteLock(path, kind="soft").acquire_read
+    with readers() if kind == "readers" else Lock(path, kind=kind):
+        assert wait.wait(["-w", "1", str(path)]) == 75
+    assert 0 < looks <= 10
 
 
 @pytest.mark.parametrize("kind", ["soft", "link", "directory"])

@@ -251,12 +251,13 @@ def _change(answer: LockAnswer, until: float) -> bool:
     elif answer.kind == soft_readwrite.KIND and not os.path.lexists(watched):
         watched += f"{soft_readwrite.SUFFIX}/"  # readers alone are in
     far, pid = is_far(answer.path), answer.holder.pid_here if answer.holder else None
-    end = min(until, clock.now() + LOOK_AGAIN)
     try:
-        finish(BLOCKING.changed(ask, watched, end, blind=far, pid=pid))  # armed: one more look
-        now = who(answer.name, answer.path, removed=False)
-        if now.holder == answer.holder and now.state == answer.state:
+        while (now := clock.now()) < until:  # with one ask: another one is armed, and looks, anew
+            end = min(until, now + LOOK_AGAIN)
             finish(BLOCKING.changed(ask, watched, end, blind=far, pid=pid))
+            seen = who(answer.name, answer.path, removed=False)
+            if seen.holder != answer.holder or seen.state != answer.state:
+                break
     finally:
         ask.leave()
     return False

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from crash.scene import hold
-from lifehold import InvalidArgument, LeaseLost, LifeholdError, Lock
+from lifehold import InvalidArgument, LeaseLost, LifeholdError, Lock, UnsafeGround
 from lifehold.testing.crash import Child
 
 KINDS = ["soft", "link", "generation"]
@@ -94,3 +96,34 @@ def test_orders_beside_holders_never_hit_who_was_not_meant(tmp_path, kind):
         worker.join(60)
     assert len(broken) == 8
     assert set(lost) <= set(broken)
+
+
+TRAPS = {
+    "a FIFO": os.mkfifo,
+    "a folder": os.mkdir,
+    "a link": lambda path: os.symlink("/dev/null", path),
+    "a second name": lambda path: (Path(path + "2").touch(), os.link(path + "2", path)),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+@pytest.mark.parametrize("kind", [*KINDS, "directory", "folder"])
+def test_what_is_no_file_for_notes_is_refused_by_name_and_nobody_is_broken(tmp_path, kind, trap):
+    """A FIFO was waited for, with the guard of the lock in hand, and the holder lost it."""
+    path = str(tmp_path / "lock")
+    TRAPS[trap](path + ".audit")
+    with Child(lambda: hold(path, kind=kind)) as holder:
+        holder.at("held")
+
+        def breaks():
+            signal.alarm(30)
+            with pytest.raises(UnsafeGround, match="remove it, or end the holder") as caught:
+                Lock(path, kind=kind).break_("it hangs")
+            return caught.value.name
+
+        with Child(breaks) as breaker:
+            end = breaker.end()
+        assert (end.well, end.value) == (True, path + ".audit"), end.error
+        holder.go()
+        assert holder.end().well
+    assert not os.path.exists(path + "2") or not os.path.getsize(path + "2")

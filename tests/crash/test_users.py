@@ -16,7 +16,7 @@ import pytest
 from crash.scene import free, hold, next_token, open_files, until, waits_in_the_kernel
 from crash.terrain import NOBODY, as_nobody, folder_for_all, refusal_of, result, tree
 from ground import needs
-from lifehold import Lock, WouldBlock
+from lifehold import Lock, ReadWriteLock, Semaphore, WouldBlock
 from lifehold.ops import doctor
 from lifehold.testing.crash import Child, point
 
@@ -114,6 +114,76 @@ def test_who_gave_up_the_rights_of_root_is_told_as_who_he_is_now():
             with pytest.raises(WouldBlock) as caught:
                 Lock(path).acquire(0)
             assert caught.value.holder.owner.uid == NOBODY
+
+
+@pytest.mark.parametrize("kind", ["soft", "link", "directory", "generation", "folder"])
+def test_an_object_that_locks_again_without_the_rights_of_root_says_so(kind):
+    with folder_for_all(0o777) as folder:
+
+        def used_as_root():
+            lock = Lock(folder / "lock", kind=kind, shared=True)
+            lock.acquire().release()
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            with lock:
+                return lock.holder().owner.uid
+
+        with Child(used_as_root) as child:
+            end = child.end()
+        assert (end.well, end.value) == (True, NOBODY), end.error
+
+
+def test_slots_that_a_new_number_makes_are_for_all_users_as_the_first_ones():
+    with folder_for_all(0o777) as folder:
+        path = str(folder / "slots")
+
+        def made():
+            os.umask(0o077)
+            for permits in (4, 6):
+                Semaphore(path, permits, shared=True).acquire().release()
+
+        with Child(made) as child:
+            assert child.end().well
+        assert {mode_of(each) for each in folder.iterdir()} == {0o666}
+
+        def all_of_them():
+            leases = [Semaphore(path, 6, shared=True).acquire(0) for _ in range(6)]
+            return [lease.token_reason for lease in leases]
+
+        assert result(as_nobody(all_of_them)) == [None] * 6
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_the_folder_of_readers_has_the_mode_that_was_asked_for(umask):
+    with folder_for_all(0o2777) as folder:
+        for mode, expected in ((0o660, 0o770), (0o640, 0o750)):
+            path = str(folder / f"{mode:o}")
+
+            def made(path=path, mode=mode):
+                os.umask(umask)
+                ReadWriteLock(path, kind="soft", mode=mode).acquire_read().release()
+
+            with Child(made) as child:
+                assert child.end().well
+            assert mode_of(f"{path}.readers") == 0o2000 | expected
+
+
+@pytest.mark.parametrize("kind", ["soft", "link", "directory", "generation", "folder"])
+def test_each_user_who_may_break_a_lock_may_note_it(kind):
+    with folder_for_all(0o777) as folder:
+        path = str(folder / "lock")
+
+        def broken():
+            os.umask(0o077)
+            return Lock(path, kind=kind, shared=True).break_("it hangs").owner.pid
+
+        for breaks in (Child, as_nobody, Child):
+            with Child(lambda: hold(path, kind=kind, shared=True)) as holder:
+                holder.at("held")
+                with breaks(broken) as breaker:
+                    end = breaker.end()
+                holder.kill()
+            assert (end.well, end.value) == (True, holder.pid), end.error
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])

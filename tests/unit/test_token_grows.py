@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+import lifehold
 from lifehold.core.grant import Grant
 from lifehold.local.directory import DirectoryLock
 from lifehold.local.folder import FolderLock
@@ -64,3 +65,21 @@ def test_a_token_grows_over_a_clock_that_was_set_back(tmp_path, kind, lost):
     assert isinstance(second, Grant)
     assert second.token > first.token
     ours.drop(second)
+
+
+@pytest.mark.parametrize("trap", [os.mkfifo, os.mkdir, lambda path: os.symlink("/nowhere", path)])
+@pytest.mark.parametrize("kind", ["soft", "link", "directory", "folder"])
+def test_what_is_no_file_where_the_counter_belongs_costs_the_token_not_the_lock(
+    tmp_path, kind, trap
+):
+    path = str(tmp_path / "lock")
+    trap(path + ".token")
+    with lifehold.Lock(path, kind=kind, wait=0) as lease:
+        assert lease.token is None
+        assert "somebody else's data" in lease.token_reason
+    for side in ("read", "write"):
+        lock = lifehold.ReadWriteLock(f"{path}.rw", kind="soft", wait=0)
+        if side == "read":
+            trap(f"{path}.rw.token")
+        with getattr(lock, f"acquire_{side}")() as lease:
+            assert lease.token is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 
 from ..core import events
 from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
@@ -11,6 +12,7 @@ from ..core.mask import printable
 from ..core.value import as_dict
 from ..runtime import clock, fork
 from ..runtime.process import here
+from .files import CREATE
 from .record import is_temporary
 from .record_handle import look
 from .refusals import refused
@@ -138,11 +140,50 @@ def note(lock: Any, holder: Holder, reason: str, mode: int) -> None:
         "alive": holder.alive,
         "evidence": holder.evidence,
     }
-    fd = lock.files.open(lock.path + AUDIT, os.O_WRONLY | os.O_APPEND | os.O_CREAT | O_SAFE, mode)
+    fd = _audit(lock, mode)
     try:
         lock.files.write(fd, json.dumps(line).encode() + b"\n")
     finally:
         lock.files.close(fd)
 
 
-O_SAFE: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+def _audit(lock: Any, mode: int) -> int:
+    """The file of notes, open and made if need be: a plain file with one name, or none (L7)."""
+    files, path = lock.files, lock.path + AUDIT
+    try:
+        fd: int = files.open(path, APPEND)
+    except FileNotFoundError:
+        try:
+            fd = files.open(path, APPEND | CREATE, mode)
+        except FileExistsError:
+            fd = files.open(path, APPEND)
+        else:
+            if lock._exactly:
+                files.fchmod(fd, mode)  # the next one who breaks it may be another user
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
+            raise _no_place_for_notes(path) from error
+        raise
+    found = files.fstat(fd)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+        return fd
+    files.close(fd)
+    raise _no_place_for_notes(path)
+
+
+def _no_place_for_notes(path: str) -> UnsafeGround:
+    return UnsafeGround(
+        f"{path!r}, which is to say who was broken and why, is no plain file of one name, so "
+        "nothing is written there and the lock is not broken: remove it, or end the holder instead",
+        name=path,
+    )
+
+
+# O_NONBLOCK: a FIFO without a reader refuses, and holds nobody up.
+APPEND: int = (
+    os.O_WRONLY
+    | os.O_APPEND
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+)

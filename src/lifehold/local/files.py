@@ -11,6 +11,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # `signal` imports enum: 5 ms
 import errno
 import os
+import stat
 import sys
 import time
 
@@ -255,6 +256,12 @@ def link_fd(fd: int, path: str) -> None:
     `src_dir_fd` makes Python call linkat(2) and follow the link of /proc; without it, link(2).
     """
     os.link(f"/proc/self/fd/{fd}", path, src_dir_fd=fd, follow_symlinks=True)
+
+
+def group_bit(files: Files, folder: str) -> int:
+    """A set-group-id folder passes its group on; chmod must not take that away."""
+    found: int = files.lstat(folder).st_mode
+    return found & stat.S_ISGID
 
 
 GUARD_APART: bool = sys.platform == "linux"  # whether `guard` is another lock than flock(2)

@@ -131,7 +131,7 @@ class KernelSemaphore(Asked):
         if type(answer) is Grant:
             return self._agreed(answer, gate)
         if stored(self.files, gate) not in (None, self.permits):
-            change(self.files, self.path, gate, self.permits, self.table)
+            change(self.files, self.path, gate, self.permits, self._opened)
         return answer
 
     def _any(self) -> Grant | Held:
@@ -158,7 +158,7 @@ class KernelSemaphore(Asked):
                 self.path,
                 gate,
                 self.permits,
-                self.table,
+                self._opened,
                 self._lock_of(grant).path,
                 ours=ours,
             )
@@ -170,7 +170,10 @@ class KernelSemaphore(Asked):
         return grant if agreed else Held(BEING_MADE, gate.key)
 
     def _open(self) -> LockFile:
-        return LockFile(self.table, self.path, self.mode, self.shared)
+        return self._opened(self.path)
+
+    def _opened(self, path: str) -> LockFile:
+        return LockFile(self.table, path, self.mode, self.shared)
 
     def _somebody_waits(self, gate: LockFile) -> bool:
         return flock_wait.has_ranges() and flock_wait.stands(gate.fd, LOCK_EX)
@@ -371,7 +374,7 @@ def change(
     path: str,
     gate: LockFile,
     permits: int,
-    table: Descriptors,
+    opened: Callable[[str], LockFile],
     slot: str = "",
     *,
     ours: bool = False,
@@ -379,13 +382,13 @@ def change(
     """Make N `permits`, if nobody holds or waits. False: another is about to write the first N.
 
     That may take it as long as it likes, so nothing is decided by how long we look: who waits,
-    waits for the gate. `slot`: the slot file that the caller has locked; `ours`: it has locked the
-    gate as well.
+    waits for the gate. `opened`: opens a file, and makes one that is not there; `slot`: the slot
+    file that the caller has locked; `ours`: it has locked the gate as well.
 
     Raises InvalidArgument, which tells N and who stands in the way.
     """
     # `gate` may not be locked twice
-    taken = [gate] if ours else [LockFile(table, path, None, False)]
+    taken = [gate] if ours else [opened(path)]
     lock = taken[0]
     try:
         mine, found = ours, stored(files, gate)
@@ -404,7 +407,7 @@ def change(
         for number in range(found or 0):
             if slot_path(path, number) == slot:
                 continue
-            taken.append(LockFile(table, slot_path(path, number), None, False))
+            taken.append(opened(slot_path(path, number)))
             if not _locked(files, taken[-1]):
                 raise _differs(path, permits, found, f"its slot {number} is held")
         if files.pwrite(lock.fd, b"%s%6d}\n" % (FRONT, permits), 0) != LENGTH:

@@ -28,7 +28,7 @@ from ..core.fence import next_token
 from ..core.grant import Lost
 from ..core.owner import DEAD, INITIAL_PID_NAMESPACE
 from ..runtime import fork
-from ..runtime.process import here
+from ..runtime.process import here, user_id
 from .files import GUARD_APART, LOCK_UN, READ_ONLY
 from .judge import BEING_MOVED, SEEN, LivenessJudge
 from .record import READ_SIZE, UNREADABLE, read
@@ -77,7 +77,7 @@ class LinkLock(RecordLock):
     def __init__(self, *arguments: Any, strict: bool = False, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._strict, self._timed = strict, self.terms is not None
-        self._owner: tuple[int, Owner] | None = None
+        self._owner: tuple[tuple[int, int | None], Owner] | None = None
         self._fine = self._given  # whether two beats are seen to differ here
         if self.terms is None:
             self.terms = TOUCH
@@ -245,10 +245,10 @@ class LinkLock(RecordLock):
         return b"%d\n" % (us.pid if plain and not self._timed else 0)
 
     def _us(self) -> Owner:
-        """Who we are; read once for a process."""
-        known = self._owner
-        if known is None or known[0] != fork.generation:
-            known = self._owner = fork.generation, here()
+        """Who we are; read once for a process and its user."""
+        key, known = (fork.generation, user_id()), self._owner
+        if known is None or known[0] != key:
+            known = self._owner = key, here()
         return known[1]
 
     def _link(self, aside: str, ours: RecordFile) -> bool:

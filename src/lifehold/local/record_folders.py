@@ -13,7 +13,7 @@ import stat
 
 from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..runtime.process import here
-from .files import CREATE, READ_ONLY, READ_WRITE
+from .files import CREATE, READ_ONLY, READ_WRITE, group_bit
 from .record import CURRENT, READ_SIZE, RELEASED, RecordTemplate, WrittenRecord, read
 from .record_handle import RecordFile, opened_as
 from .refusals import DIGITS, is_number, make_folders, mixed_kinds, not_lockable
@@ -326,12 +326,6 @@ def _write_first(files: Files, first: str, place: MountInfo, mode: int, clock_us
 def with_search(mode: int) -> int:
     """The mode of a folder for records of that mode."""
     return mode | (mode & 0o444) >> 2 | 0o700
-
-
-def group_bit(files: Files, folder: str) -> int:
-    """A set-group-id folder passes its group on; chmod must not take that away."""
-    found: int = files.lstat(folder).st_mode
-    return found & stat.S_ISGID
 
 
 def sweep_numbered(files: Files, path: str, aside: Iterable[str], fd: int) -> None:

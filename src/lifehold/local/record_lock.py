@@ -20,7 +20,7 @@ from ..core.grant import Grant, Held, Holder, Lost
 from ..core.owner import ALIVE, DEAD
 from ..core.value import replace
 from ..runtime import fork, process
-from ..runtime.process import here, near_pid
+from ..runtime.process import here, near_pid, user_id
 from . import clean_up
 from .files import hand_back
 from .ground import SHARED, ground_of, is_far, place_at
@@ -205,8 +205,8 @@ class RecordLock:
         ours.write(ours.sheet.text, sync=not self.near)
 
     def _words(self, witness: bool) -> RecordTemplate:
-        """What every record of this thread has in common."""
-        key, known = (get_ident(), fork.generation, witness), self._known
+        """What every record of this thread has in common, while it is the same user."""
+        key, known = (get_ident(), fork.generation, user_id(), witness), self._known
         if known is None or known[0] != key:  # another thread's, which may replace it meanwhile
             known = self._known = (
                 key,

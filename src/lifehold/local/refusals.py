@@ -151,7 +151,8 @@ REMEDIES = {
     errno.EBADF: "over NFS an exclusive lock needs a file that may be written",
     errno.EFBIG: "raise the limit of file size (ulimit -f): a record takes 1 KiB",
     errno.EAGAIN: "raise the limit of processes (ulimit -u), or use wait=0: a wait takes a thread",
-    errno.ESPIPE: "its descriptor was closed by other code and the number used again",
+    errno.ESPIPE: "there is a FIFO where a file of the lock belongs, or its descriptor was closed "
+    "by other code and the number used again",
     errno.EIO: "the disk or the file server failed",
     errno.ESTALE: "the file server has forgotten the file: try again",
 }

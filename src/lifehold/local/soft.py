@@ -36,7 +36,7 @@ from ..core.owner import DEAD
 from ..core.value import replace
 from ..runtime import fork
 from ..runtime.held_here import holding
-from ..runtime.process import here, near_pid
+from ..runtime.process import here, near_pid, user_id
 from . import clean_up
 from .files import hand_back
 from .ground import place_at
@@ -291,7 +291,7 @@ class SoftLock(RecordLock):
 
     def _worded(self, ours: RecordFile, nonce: str, place: MountInfo, witness: bool) -> bytes:
         """The record of this grant, whose token is still to come."""
-        key = (get_ident(), fork.generation, place, witness)
+        key = (get_ident(), fork.generation, user_id(), place, witness)
         known = self._known
         if known is None or known[0] != key:  # another thread's, which may replace it meanwhile
             owner = self._owner or here(self.label)

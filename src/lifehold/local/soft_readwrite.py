@@ -34,7 +34,7 @@ from ..core.grant import Grant, Held, Holder, Lost
 from ..core.owner import DEAD
 from ..core.value import replace
 from . import kernel_record
-from .files import READ_ONLY, hand_back
+from .files import READ_ONLY, group_bit, hand_back
 from .ground import is_far
 from .handles import TABLE, Descriptors, table_for
 from .judge import SEEN, TOO_SLOW, Judgement, LivenessJudge, WaitHint
@@ -117,6 +117,10 @@ def generation(files: Any, path: str, far: bool = False) -> int | None:
         token = stored_in(files.pread(fd, LENGTH, 0), path)
         if far:
             hand_back(files, fd)  # the next writer writes into it
+    except OSError as error:
+        if error.errno in (errno.ESPIPE, errno.EISDIR):  # a FIFO, a folder: no counter of ours
+            return None
+        raise
     finally:
         files.close(fd)
     return token or None
@@ -185,6 +189,7 @@ class SoftReadWrite:
         self.terms = self.claim.terms
         self.key = (KIND, path)
         self._mode = 0o777 if shared else 0o700 if mode is None else mode | (mode & 0o444) >> 2
+        self._exactly = shared or mode is not None  # whatever the umask
 
     # ---- one try
 
@@ -352,7 +357,7 @@ class SoftReadWrite:
     def _anchored(self, opened: list[int]) -> str:
         """A name that leads to the folder of the markers, whose descriptor is in `opened`.
 
-        It is made 0700, or 0777 for all: others must not be able to remove a marker.
+        It is made 0700, or as `shared` or `mode` say: others must not be able to remove a marker.
         """
         for again in (True, False):
             try:
@@ -379,8 +384,9 @@ class SoftReadWrite:
                     raise
                 make_folders(self.files, self.path)
             else:
-                if self._mode == 0o777:
-                    self.files.chmod(self.folder, self._mode)
+                if self._exactly:
+                    group = group_bit(self.files, self.folder)
+                    self.files.chmod(self.folder, self._mode | group)
                 return
 
     # ---- the life of a grant

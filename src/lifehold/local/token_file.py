@@ -53,7 +53,12 @@ def draw(
             return FOREIGN  # a symbolic link, a folder, a FIFO: neither followed nor replaced (L7)
         raise
     try:
-        content = files.pread(fd, LENGTH, 0)
+        try:
+            content = files.pread(fd, LENGTH, 0)
+        except OSError as error:
+            if error.errno == errno.ESPIPE:
+                return FOREIGN  # a FIFO, which Linux opens for both at once
+            raise
         stored = stored_in(content, path)
         if stored is None:
             return FOREIGN

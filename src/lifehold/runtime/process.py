@@ -32,7 +32,7 @@ LONGEST = 1 << 15  # bytes of a command line that are read: anybody may make one
 REMEMBERED = 256  # records of threads and labels of this process
 _here: Owner | None = None
 _records: dict[tuple[int, str, int | None], Owner] = {}
-_user = getattr(os, "getuid", lambda: None)
+user_id = getattr(os, "getuid", lambda: None)
 
 
 def here(label: str = "") -> Owner:
@@ -40,7 +40,7 @@ def here(label: str = "") -> Owner:
     global _here
     if not fork.page[0]:
         fork.catch_up()
-    key = get_ident(), label, _user()
+    key = get_ident(), label, user_id()
     found = _records.get(key)
     if found is None:
         with fork.gate:  # a child must not be left with the record of its parent
@@ -63,7 +63,7 @@ def _forget() -> None:
 
 def _read_self() -> Owner:
     pid = os.getpid()
-    seen, uid = look(pid, mine=True), _user()
+    seen, uid = look(pid, mine=True), user_id()
     return Owner(
         pid=pid,
         host=host_name(),

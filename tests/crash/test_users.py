@@ -153,6 +153,29 @@ def test_slots_that_a_new_number_makes_are_for_all_users_as_the_first_ones():
         assert result(as_nobody(all_of_them)) == [None] * 6
 
 
+def test_a_refusal_names_its_path_once():
+    with folder_for_all(0o755) as folder:
+        path = folder / "lock"
+        path.touch(0o644)
+        kind, text, *_ = result(as_nobody(refusal_of, Lock(path, fair=True).acquire, 0))
+        assert kind == "NotPermitted"
+        assert text.count(str(path)) == 1, text
+
+
+@pytest.mark.parametrize("kind", ["soft", "directory"])
+def test_in_a_sticky_folder_who_may_not_follow_a_dead_holder_is_told_why(kind):
+    with folder_for_all(0o1777) as folder:
+        path = str(folder / "lock")
+        with Child(lambda: hold(path, kind=kind, shared=True)) as holder:
+            holder.at("held")
+            holder.kill()
+        told = result(as_nobody(refusal_of, Lock(path, kind=kind, shared=True).acquire, 0))
+        assert told[0] == "NotPermitted"
+        assert "in a folder with the sticky bit" in told[1]
+        assert "kind='kernel' or 'generation'" in told[1]
+        Lock(path, kind=kind, shared=True).acquire(0).release()
+
+
 @pytest.mark.parametrize("umask", [0o022, 0o077])
 def test_the_folder_of_readers_has_the_mode_that_was_asked_for(umask):
     with folder_for_all(0o2777) as folder:

@@ -25,7 +25,7 @@ import os
 
 from ..core import events
 from ..core.deadline import NEVER, RETRY
-from ..core.errors import InvalidArgument, UnsafeGround
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..core.fence import next_token
 from ..core.grant import Grant, Held
 from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, LifeVerdict, Owner
@@ -142,6 +142,8 @@ class FolderLock(RecordLock):
             if not isinstance(answer, Grant):
                 bid.close()
             return answer
+        except SystemRefused:
+            raise
         except OSError as error:
             raise refused(self.path, error) from error
 
@@ -159,7 +161,7 @@ class FolderLock(RecordLock):
             ask.slot = None
             if isinstance(bid, Bid):
                 bid.close()  # at once: the exception keeps this frame, and with it the bid
-            if isinstance(error, OSError):
+            if isinstance(error, OSError) and not isinstance(error, SystemRefused):
                 raise refused(self.path, error) from error
             raise
         if isinstance(answer, Grant):

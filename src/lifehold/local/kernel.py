@@ -180,7 +180,7 @@ class KernelLock(Asked):
                 slot.close()
                 if anew:
                     continue
-                if isinstance(error, OSError) and type(error) is not SystemRefused:
+                if isinstance(error, OSError) and not isinstance(error, SystemRefused):
                     raise refused(self.path, error) from error
                 raise
             slot.close()

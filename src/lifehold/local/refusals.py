@@ -163,6 +163,19 @@ MAKING = (
 )
 
 
+STICKY = (
+    "in a folder with the sticky bit a file is replaced and removed by its owner, the folder's "
+    "owner and root alone: for several users take kind='kernel' or 'generation', or another folder"
+)
+
+
+def _is_in_sticky_folder(path: str) -> bool:
+    try:
+        return bool(os.stat(os.path.dirname(path) or ".").st_mode & stat.S_ISVTX)
+    except OSError:
+        return False
+
+
 def refused(path: str, error: OSError, *, making: bool = False) -> LifeholdError:
     """An error of the operating system in our words, with the remedy.
 
@@ -183,6 +196,8 @@ def refused(path: str, error: OSError, *, making: bool = False) -> LifeholdError
         remedy = f"choose a shorter name, {longest} bytes at most: NAME{suffix} lies beside it"
     if making and error.errno in (errno.EACCES, errno.EPERM):
         remedy = MAKING
+    elif error.errno == errno.EPERM and _is_in_sticky_folder(path):
+        remedy = STICKY
     if remedy:
         text += f": {remedy}"
     if error.errno in (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR):

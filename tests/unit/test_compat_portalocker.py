@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -282,6 +283,31 @@ def test_it_and_the_real_one_exclude_each_other(path, tmp_path):
     for one, other in (semaphores, semaphores[::-1]):
         with one(1, "s", **options):
             assert other(1, "s", **options).acquire(fail_when_locked=False) is None
+
+
+@pytest.mark.parametrize("kind", ["Lock", "RLock", "TemporaryFileLock"])
+def test_a_lock_is_of_the_folder_in_which_it_was_made_as_the_real_one(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to("run")
+    name = os.path.join("link", "..", "x.lock")  # as portalocker reads it: by the words alone
+    ours = getattr(portalocker, kind)(name, timeout=0)
+    monkeypatch.chdir(tmp_path / "run")  # as a daemon does
+    with ours as file:
+        assert os.path.samestat(os.fstat(file.fileno()), os.stat(tmp_path / "x.lock"))
+        assert ours.filename == str(tmp_path / "x.lock")
+        assert not list(Path().iterdir())
+    assert (tmp_path / "x.lock").exists() == (kind != "TemporaryFileLock")
+    monkeypatch.chdir(tmp_path)
+    require("package:portalocker")
+    import portalocker as real
+
+    theirs = getattr(real, kind)(name, timeout=0)
+    monkeypatch.chdir(tmp_path / "run")
+    with theirs, pytest.raises(AlreadyLocked):
+        ours.acquire()
+    with ours, pytest.raises(real.AlreadyLocked):
+        theirs.acquire()
 
 
 @pytest.mark.parametrize("bad", [None, 3, b"x.lock", ["x.lock"]])

@@ -243,7 +243,8 @@ class LockBase(ABC, Generic[Result_co]):
 class OpenedFileLock(LockBase[IO[Any]]):
     """A lock on a file, which it opens: `acquire()` and `with` give the open file.
 
-    `mode`, `file_open_kwargs`: as of open(); "w" empties the file once it is locked. `timeout`:
+    `filename`: a relative one is found when the lock is made, not when it is acquired. `mode`,
+    `file_open_kwargs`: as of open(); "w" empties the file once it is locked. `timeout`:
     seconds to wait, 5 by default. `fail_when_locked`: one try. `flags`: without `NON_BLOCKING` it
     waits until it has the lock. `check_interval` is taken and not needed: a waiter looks every
     50 ms at the least. `raise_on_release_error`: else what goes wrong at the release is a warning
@@ -269,7 +270,7 @@ class OpenedFileLock(LockBase[IO[Any]]):
         if timeout is not None and not flags & LOCK_NB:
             _warn_of_timeout()
         super().__init__(timeout, check_interval, fail_when_locked)
-        self.filename = _text(filename)
+        self.filename = os.path.abspath(_text(filename))  # a daemon changes its folder
         self.truncate = "w" in mode
         self.mode = mode.replace("w", "a")
         self.flags = flags

@@ -16,6 +16,7 @@ import pytest
 from audit import other_locks
 from ground import require
 from lifehold.cli.main import main
+from lifehold.testing import pytest as plugin
 from lifehold.testing.crash_test import crash_test
 from servers import redis
 
@@ -178,6 +179,47 @@ def test_the_pattern_on_the_command_line_is_for_all_tests(pytester):
     words = ("--no-stale-locks", "*.lock", "-p", "lifehold.testing.pytest")
     done = pytester.runpytest_inprocess(*words, "-p", "no:cacheprovider")
     done.assert_outcomes(passed=1, errors=1)
+
+
+def test_what_is_no_file_is_named_and_not_opened(pytester):
+    os.mkfifo("before.lock")  # opened for reading, it would wait for a writer
+    pytester.makepyfile(
+        """
+        import os, socket
+
+        def test_it():
+            os.mkfifo("pipe.lock")
+            os.symlink("before.lock", "link.lock")
+            os.mkdir("folder.lock")
+            socket.socket(socket.AF_UNIX).bind("socket.lock")
+        """
+    )
+    words = ("--no-stale-locks", "*.lock", "-p", "lifehold.testing.pytest")
+    done = pytester.runpytest_subprocess(*words, "-p", "no:cacheprovider", timeout=60)
+    done.assert_outcomes(passed=1, errors=1)
+    uid = os.getuid()
+    done.stdout.fnmatch_lines(
+        [
+            f"folder.lock (a folder, made by uid {uid})",
+            "link.lock (a link to 'before.lock')",
+            f"pipe.lock (a FIFO, made by uid {uid})",
+            f"socket.lock (a socket, made by uid {uid})",
+        ]
+    )
+    done.stdout.no_fnmatch_line("before.lock*")
+
+
+def test_a_file_that_turns_into_a_fifo_under_the_look_is_not_waited_for(tmp_path, monkeypatch):
+    path = str(tmp_path / "a.lock")
+    os.mkfifo(path)
+    (tmp_path / "plain").touch()
+    monkeypatch.setattr(plugin.os, "lstat", lambda _: os.stat(tmp_path / "plain"))
+    assert plugin.maker(path).startswith("empty")
+    writer = os.open(path, os.O_RDWR)
+    try:
+        assert plugin.maker(path).startswith("unreadable")
+    finally:
+        os.close(writer)
 
 
 def test_the_plugin_loads_nothing_of_lifehold_that_is_heavy():

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .crash_test import CrashReport
 
 MARK, LOOK = "no_stale_locks", "_no_stale_locks"
+KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -77,16 +79,16 @@ def no_stale_locks(request: pytest.FixtureRequest) -> Iterator[None]:
     patterns += list(mark.args) if mark else []
     before = found(patterns)
     yield
-    left = {path: who for path, who in found(patterns).items() if path not in before}
+    left = found(patterns) - before
     if left:
-        rows = "\n".join(f"{path} ({who})" for path, who in sorted(left.items()))
+        rows = "\n".join(f"{path} ({maker(path)})" for path in sorted(left))
         pytest.fail(f"the test left locks behind:\n{rows}", pytrace=False)
 
 
-def found(patterns: list[str]) -> dict[str, str]:
-    """What fits a pattern, with its maker as far as its content tells."""
+def found(patterns: list[str]) -> set[str]:
+    """What fits a pattern."""
     return {
-        path: maker(path)
+        path
         for pattern in patterns
         for path in glob.glob(pattern, recursive=True)
         if os.path.lexists(path)
@@ -96,11 +98,24 @@ def found(patterns: list[str]) -> dict[str, str]:
 def maker(path: str) -> str:
     """Who made a lock file: what it holds, or its owner."""
     try:
-        if os.path.isdir(path):
-            return "a folder"
-        with open(path, "rb") as file:
-            text = file.read(200).decode("utf-8", "replace")
+        look = os.lstat(path)
+        if stat.S_ISLNK(look.st_mode):
+            return f"a link to {os.readlink(path)!r}"
+        if not stat.S_ISREG(look.st_mode):
+            what = KINDS.get(stat.S_IFMT(look.st_mode), "a device")
+            return f"{what}, made by uid {look.st_uid}"
+        text = _beginning(path).decode("utf-8", "replace")
     except OSError as error:
         return f"unreadable: {error.strerror}"
     plain = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return f"it holds {plain!r}" if plain else f"empty, made by uid {os.stat(path).st_uid}"
+    return f"it holds {plain!r}" if plain else f"empty, made by uid {look.st_uid}"
+
+
+def _beginning(path: str) -> bytes:
+    """Of a file that may have become a FIFO meanwhile: opening one would wait for a writer."""
+    wary = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    fd = os.open(path, os.O_RDONLY | wary)
+    try:
+        return os.read(fd, 200)
+    finally:
+        os.close(fd)

@@ -92,6 +92,9 @@ free sh -c 'kill -9 $$'
 -P free /no/such
 free /no/such
 -P free ./held
+-P free ''
+free ''
+-p -q -P free '' x
 -P free -- true
 -P -- free true
 -r 0 held true

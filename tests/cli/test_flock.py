@@ -81,6 +81,11 @@ plain sh -c 'ls /proc/self/fd | wc -l'
 -- plain true
 new true
 plain sh -c 'trap | wc -l; kill -PIPE $$'
+plain ''
+plain '' x
+-F plain ''
+-o -F plain ''
+plain -c ''
 """
 
 

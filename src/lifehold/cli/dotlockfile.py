@@ -327,6 +327,8 @@ def _spawn(command: list[str], descriptor: int | None, mask: Any) -> int:
             setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
         )
 
+    if not command[0]:  # Python starts no program without a name, and raises ValueError
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
     try:
         return start(command)
     except OSError as error:
@@ -337,7 +339,7 @@ def _spawn(command: list[str], descriptor: int | None, mask: Any) -> int:
 
 def _cannot(call: DotlockCall, error: OSError) -> int:
     if not call.quiet:
-        _warn(f"{call.command[0]}: {error.strerror}")
+        _warn(f"{call.command[0] or repr('')}: {error.strerror}")
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
         return L_ERROR
     return NOT_FOUND if "P" in call.given else 0

@@ -191,6 +191,8 @@ class Flock:
     def _run(self, fd: int) -> int:
         if "o" not in self.given:
             os.set_inheritable(fd, True)
+        if not self.command[0]:  # Python starts no program without a name, and raises ValueError
+            return _cannot("", OSError(errno.ENOENT, os.strerror(errno.ENOENT)))
         if "F" in self.given:
             try:
                 os.execvp(self.command[0], self.command)

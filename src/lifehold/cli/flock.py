@@ -127,6 +127,8 @@ class Flock:
         if "u" in self.given:
             operation = fcntl.LOCK_UN
         reopened = False
+        if fd < 0:  # fcntl.flock raises ValueError
+            self._refused(fd, OSError(errno.EBADF, os.strerror(errno.EBADF)))
         while True:
             try:
                 fcntl.flock(fd, operation | fcntl.LOCK_NB)
@@ -248,9 +250,9 @@ def _command(rest: list[str]) -> list[str]:
 
 def _number(text: str) -> int:
     found = whole(text)
-    if found is None or found < 0:
+    if found is None:
         raise WrongValue(f"bad file descriptor: '{text}'")
-    if found >= 1 << 31:
+    if not -(1 << 31) <= found < 1 << 31:
         raise WrongValue(f"bad file descriptor: '{text}': {os.strerror(errno.ERANGE)}")
     return found
 

@@ -28,9 +28,12 @@ COMMAND = (
 
 
 class Shell:
-    """`bash -i` with job control; `lifehold` is on its PATH, as an installed script is."""
+    """`bash -i` with job control; `lifehold` is on its PATH, as an installed script is.
 
-    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+    `editing`: with readline, so that it completes what is typed.
+    """
+
+    def __init__(self, folder: Path, environment: dict[str, str], *, editing: bool = False) -> None:
         binaries = folder / "bin"
         binaries.mkdir()
         (binaries / "lifehold").write_text(COMMAND.format(python=sys.executable))
@@ -44,7 +47,7 @@ class Shell:
         }  # fmt: skip
         self._shell = subprocess.Popen(
             [sys.executable, "-c", LOGIN, os.ttyname(terminal), "bash", "--norc", "--noprofile",
-             "--noediting", "-i"], env=env, cwd=folder,
+             *([] if editing else ["--noediting"]), "-i"], env=env, cwd=folder,
         )  # fmt: skip
         self._terminal = terminal  # open until the end: without a user it would hang up
         self.wait(re.escape(PROMPT))

@@ -15,6 +15,8 @@ from lifehold.cli import completion
 from lifehold.cli.completion import SHELLS
 from lifehold.cli.options import COMMANDS
 
+from .shell import Shell
+
 
 @pytest.fixture
 def script(lifehold, tmp_path):
@@ -63,7 +65,9 @@ def test_bash_completes_commands_options_names_and_the_command_behind_the_dashes
     assert completed("ver") == ["version"]
     assert completed("store", "migrate", "--g") == ["--grant"]
     assert {"--label", "--wait", "-n", "--help"} <= set(completed("run", "-"))
-    assert completed("who", "nightly") == ["nightly report", "nightly-sync"]
+    assert completed("who", "nightly") == [r"nightly\ report", "nightly-sync"]
+    assert completed("who", r"nightly\ r") == [r"nightly\ report"]
+    assert completed("who", '"nightly r') == completed("who", "'nightly r") == ["nightly report"]
     assert completed("run", "-n", "week") == ["weekly"]
     assert completed("run", "-w", "") == [""]
     assert completed("log", "--event", "t") == ["timeout", "takeover"]
@@ -93,8 +97,47 @@ def test_a_lock_with_an_evil_name_runs_nothing_when_bash_completes_it(script, tm
         f"source {file}; COMP_WORDS=(lifehold who x); COMP_CWORD=2; _lifehold 2>/dev/null; "
         'printf "%s\\n" "${COMPREPLY[@]}"'
     )
-    assert said(["bash", "-c", text], environ, cwd=tmp_path / "here") == [evil]
+    (offered,) = said(["bash", "-c", text], environ, cwd=tmp_path / "here")
+    assert shlex.split(offered) == [evil]
     assert not (tmp_path / "here" / "pwned").exists()
+
+
+TYPED = {
+    "odd": "odd name",
+    r"odd\ n": "odd name",
+    '"odd': "odd name",
+    "'odd": "odd name",
+    "semi": "semi;true",
+    r"semi\;t": "semi;true",
+    "'semi": "semi;true",
+    "bang": "bang!!x",
+    "'bang": "bang!!x",
+    "evil": "evil$(touch pwned)`touch pwned`*'\"",
+    "it": "it's",
+    "'cost": "cost$(touch pwned)",
+    '"cost\t"': "cost",  # no way to complete it there
+    "'it\t'": "it",
+}
+
+
+@needs("command:bash")
+def test_a_name_that_bash_completes_is_one_word_of_the_line_and_runs_nothing(script, tmp_path):
+    file, environ = script("bash")
+    for name in {*TYPED.values()} - {"cost", "it"}:
+        (tmp_path / f"{name}.lock").touch()
+    with file.open("a") as more:  # ours shows what it was called with
+        more.write('lifehold() { [[ $1 != ls ]] || { command lifehold "$@"; return; }; ')
+        more.write("printf '<%s>' \"$@\"; echo '<''end>'; }\n")
+    (tmp_path / "there").mkdir()
+    shell = Shell(tmp_path / "there", environ, editing=True)
+    try:
+        shell.run(f"source {file}")
+        for typed, meant in TYPED.items():
+            shell.type(f"lifehold who {typed}\t\n")
+            assert shell.wait("(?s)<who>(.*?)<end>")[1] == f"<{meant}>"
+    finally:
+        shell.end()
+    assert not list(tmp_path.rglob("pwned"))
 
 
 @needs("command:fish")

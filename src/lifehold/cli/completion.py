@@ -93,6 +93,25 @@ def bash() -> str:
 
 BASH = """\
 # bash completion of lifehold; made by: lifehold completion bash
+_lifehold_names() {  # that begin as $cur; each stands in the line as one word, and runs nothing
+    local word=$cur quote='' plain='' part name
+    case $word in \\"* | \\'*) quote=${word:0:1} word=${word:1} ;; esac
+    while [[ $quote != \\' && $word == *\\\\* ]]; do  # the word without its backslashes
+        part=${word%%%%\\\\*} word=${word#*\\\\}
+        [[ $quote || $part != *[\\"\\']* ]] || return  # a quote within a word: not read here
+        plain+=$part${word:0:1} word=${word:1}
+    done
+    [[ $quote || $word != *[\\"\\']* ]] || return
+    plain+=$word
+    while IFS= read -r name; do  # not by compgen -W, which runs $(...) in its words
+        [[ $name == "$plain"* ]] || continue
+        case $quote in
+            \\') [[ $name == *\\'* ]] || COMPREPLY+=("$name") ;;
+            \\") [[ $name == *[\\"\\\\\\$\\`!]* ]] || COMPREPLY+=("$name") ;;
+            *) printf -v name %%q "$name" && COMPREPLY+=("$name") ;;
+        esac
+    done < <(%(names)s)
+}
 _lifehold() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}
     local flags='' taking='' kind='' at IFS=$' \\t\\n'
@@ -152,9 +171,7 @@ _lifehold() {
     case $kind in
         name)  # a bare word is a NAME; a file of this folder is offered as ./FILE
             if [[ $cur != */* ]]; then
-                while IFS= read -r at; do  # not by compgen -W, which runs $(...) in its words
-                    [[ $at == "$cur"* ]] && COMPREPLY+=("$at")
-                done < <(%(names)s)
+                _lifehold_names
                 ((${#COMPREPLY[@]})) && return
                 [[ $cur == '~'* ]] || cur=./$cur
             fi

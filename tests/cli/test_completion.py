@@ -75,7 +75,8 @@ def test_bash_completes_commands_options_names_and_the_command_behind_the_dashes
     assert completed("ls", "b") == ["./bin"]  # where a folder is meant, as the command takes it
     assert completed("clear", "b") == completed("who", "b") == ["./bin"]
     assert completed("who", "./b") == ["./bin"]
-    assert completed("audit", "b") == ["bin"]  # files, and no name of a lock
+    for command in ("audit", "flock", "dotlockfile"):
+        assert completed(command, "b") == ["bin"]  # files, and no name of a lock
     assert completed("log", "--event", "take") == ["takeover"]
     assert completed("run", "--kind", "gen") == ["generation"]
     assert completed("top", "--sort", "w") == ["waiters"]

@@ -206,20 +206,20 @@ def zsh() -> str:
     for command in COMMANDS.values():
         specs = [_zsh_spec(option) for option in options_of(command)]
         kind = operand_of(command)
+        has_command = command is RUN or ("cmd", "*") in command.operands
+        behind = "'*:::command:_normal'"
         locks = (
-            ["'1:lock:_lifehold_locks'", "'*:::command:_normal'"]
-            if command is RUN
-            else ["'*:lock:_lifehold_locks'"]
+            ["'1:lock:_lifehold_locks'", behind] if has_command else ["'*:lock:_lifehold_locks'"]
         )
         specs += {
             "name": locks,
-            "file": ["'*:file:_files'"],
+            "file": ["'1:file:_files'", behind] if has_command else ["'*:file:_files'"],
             "dir": ["'*:folder:_lifehold_folders'"],
             "shell": [f"'1:shell:({' '.join(SHELLS)})'"],
             "act": [f"'1:what:({ACTS})'", "'2:url: '"],
         }.get(kind, [])
         shown = " \\\n                ".join(specs)
-        ends = "-A '-*' " if command is RUN else ""
+        ends = "-A '-*' " if has_command else ""
         cases.append(
             f"        {command.name})\n            _arguments -s {ends}\\\n"
             f"                {shown} ;;"

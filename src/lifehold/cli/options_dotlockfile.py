@@ -42,6 +42,7 @@ DOTLOCKFILE = Command(
         Option("quiet", ("-q",), "say nothing"),
         Option("nothing", ("-N",), "accepted, and means nothing"),
     ),
+    (("file", None), ("cmd", "*")),
     notes="""\
 FILE is a path, as with dotlockfile(1), also without a slash. For the other
 commands of lifehold it is ./FILE then.

@@ -77,6 +77,7 @@ FLOCK = Command(
         Option("no_fork", ("-F", "--no-fork"), "become CMD, without a process in between"),
         Option("verbose", ("--verbose",), "tell how long it took, and who holds it"),
     ),
+    (("file", None), ("cmd", "*")),
     notes="""\
 FILE is a path, as with flock(1), also without a slash. For `lifehold run` it is
 ./FILE then.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
+import signal
 import threading
 
 import pytest
@@ -340,6 +342,76 @@ def test_auto_renew_prolongs_and_tells_a_key_that_was_taken_away(client):
     with pytest.raises(LockNotOwnedError):
         lock.release()
     assert client.get("job") == b"somebody else"
+
+
+def test_a_lock_that_nobody_has_in_hand_is_renewed_no_more(client):
+    lock = Lock(client, "job", timeout=1, auto_renew=True)
+    lock.acquire()
+    kept = lock.local.kept._kept
+    until(lambda: kept.renewals)
+    del lock
+    gc.collect()
+    assert kept.over
+    until(lambda: not client.exists("job"))
+
+
+def test_a_lock_of_asyncio_that_nobody_has_in_hand_is_renewed_no_more(redis_url, client):
+    async def work(aclient):
+        lock = AsyncLock(aclient, "job", timeout=1, auto_renew=True)
+        await lock.acquire()
+        kept = lock.local.kept._kept
+        await seen(lambda: kept.renewals)
+        del lock
+        gc.collect()
+        assert kept.over
+        await seen(lambda: not client.exists("job"))
+
+    run(redis_url, work)
+
+
+@pytest.mark.parametrize("face", [Lock, AsyncLock])
+def test_a_forked_child_that_drops_a_renewed_lock_neither_hangs_nor_ends_it(
+    redis_url, client, face
+):
+    """L9  At the fork another thread may have been at the heartbeat's appointments."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def busy():
+        with heartbeat._diary.mutex:
+            inside.set()
+            leave.wait(SOON)
+        return True
+
+    def dropped_in_a_child(lock):
+        kept, join = lock.local.kept._kept, in_thread(busy)
+        inside.wait(SOON)
+        if (child := os.fork()) == 0:
+            lock.local.kept = None
+            os._exit(0)
+        leave.set()
+        join()
+        status = []
+        try:
+            until(lambda: status.extend(os.waitpid(child, os.WNOHANG)) or any(status))
+        finally:
+            if not any(status):
+                os.kill(child, signal.SIGKILL)
+        assert status[-2:] == [child, 0]
+        assert not kept.over
+
+    async def work(aclient):
+        lock = AsyncLock(aclient, "job", timeout=60, auto_renew=True)
+        await lock.acquire()
+        dropped_in_a_child(lock)
+        await lock.release()
+
+    if face is AsyncLock:
+        run(redis_url, work)
+        return
+    lock = Lock(client, "job", timeout=60, auto_renew=True)
+    lock.acquire()
+    dropped_in_a_child(lock)
+    lock.release()
 
 
 def test_a_lease_that_is_cut_short_by_hand_ends_by_the_holders_clock_too(client):

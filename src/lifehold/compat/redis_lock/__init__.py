@@ -25,7 +25,7 @@ from ...core import events, explain
 from ...core.errors import LeaseLost, NotAcquired
 from ...core.grant import Grant, Lost
 from ...ops.redis_locks import RAW, answer
-from ...runtime import clock, heartbeat
+from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import finish
 from ...runtime.renewal import RenewedLease
 from .protocol import (
@@ -121,18 +121,19 @@ def ended(lock: LockArguments, why: str) -> LockLost:
 
 
 class BlockingClient:
-    """A client of redis-py, for the calling thread."""
+    """A client of redis-py, for the calling thread. It knows its lock's class, and not the lock."""
 
     unanswered: tuple[type[Exception], ...] = (RedisConnectionError, RedisTimeoutError)
     refused: tuple[type[Exception], ...] = (ResponseError,)
 
     def __init__(self, lock: LockArguments) -> None:
-        self._lock, self._redis = lock, lock.redis
+        # The renewals keep it: by a reference to the lock they would keep themselves.
+        self._redis, self._key, self._scripts = lock.redis, lock._key, type(lock)
         self._messages: ThreadSubscription | None = None
 
     async def run(self, script: str, keys: Sequence[bytes], args: Sequence[object]) -> Reply:
         """One script of the lock's class."""
-        call, until = getattr(self._lock, f"lua_{script}"), clock.now() + CROWDED
+        call, until = getattr(self._scripts, f"lua_{script}"), clock.now() + CROWDED
         while True:
             try:
                 return call(keys=keys, args=args, client=self._redis)
@@ -147,7 +148,7 @@ class BlockingClient:
 
     async def listen(self, channel: bytes) -> bool:
         """On a connection of the pool. False where none is to spare, or it is not allowed."""
-        messages: ThreadSubscription | None = subscription(self._redis, self._lock._key)
+        messages: ThreadSubscription | None = subscription(self._redis, self._key)
         if messages is None or not room_to_listen(messages):
             return False
         self._messages = messages
@@ -238,7 +239,7 @@ class Renewals:
     """The renewals of one grant, which end when nobody has it in hand any more."""
 
     def __init__(self, kept: RenewedLease) -> None:
-        self._kept = kept
+        self._kept, self._generation = kept, fork.here()
 
     @property
     def deadline(self) -> float:
@@ -246,8 +247,8 @@ class Renewals:
         return -1.0 if self._kept.why_not() is not None else self._kept.deadline
 
     def stop(self) -> None:
-        """No more of them."""
-        if not self._kept.over:
+        """No more of them. L9  A forked child leaves alone what its parent has in hand."""
+        if not self._kept.over and self._generation == fork.here():
             self._kept.stop()
 
     def __del__(self) -> None:

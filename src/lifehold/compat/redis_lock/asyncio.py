@@ -23,7 +23,7 @@ from redis.exceptions import LockError, RedisError
 from ...core import events
 from ...core.renew import RenewalSchedule, concluded
 from ...ops.redis_locks import RAW
-from ...runtime import clock
+from ...runtime import clock, fork
 from . import BlockingClient, Prolonging, ended, lost, refusal
 from .protocol import (
     AGAIN,
@@ -63,18 +63,18 @@ _behind: set[asyncio.Task[object]] = set()  # a loop alone does not keep its tas
 
 
 class AsyncioClient:
-    """A client of redis.asyncio, for the running loop."""
+    """A client of redis.asyncio, for the running loop. It knows no lock, as `BlockingClient`."""
 
     unanswered: tuple[type[Exception], ...] = BlockingClient.unanswered
     refused: tuple[type[Exception], ...] = BlockingClient.refused
 
     def __init__(self, lock: LockArguments) -> None:
-        self._lock, self._redis = lock, lock.redis
+        self._redis, self._key, self._scripts = lock.redis, lock._key, type(lock)
         self._messages: TaskSubscription | None = None
 
     async def run(self, script: str, keys: object, args: object) -> Reply:
         """One script of the lock's class."""
-        call, until = getattr(self._lock, f"lua_{script}"), clock.now() + CROWDED
+        call, until = getattr(self._scripts, f"lua_{script}"), clock.now() + CROWDED
         while True:
             try:
                 return await call(keys=keys, args=args, client=self._redis)
@@ -89,7 +89,7 @@ class AsyncioClient:
 
     async def listen(self, channel: bytes) -> bool:
         """On a connection of the pool. False where none is to spare, or it is not allowed."""
-        messages: TaskSubscription | None = subscription(self._redis, self._lock._key)
+        messages: TaskSubscription | None = subscription(self._redis, self._key)
         if messages is None or not room_to_listen(messages):
             return False
         self._messages = messages
@@ -158,7 +158,7 @@ class RenewalTask:
         how = Prolonging(key, grant, lock._terms)
         granted = how.renewed(clock.utc_ns(), grant.sent_at)
         self._kept = RenewalSchedule(granted, lock._terms, _unheard)
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._generation = asyncio.get_running_loop(), fork.here()
         self._task = self._loop.create_task(_beats(how, self._kept, granted))
 
     @property
@@ -168,9 +168,9 @@ class RenewalTask:
         return -1.0 if self._kept.reason is not None else self._kept.deadline
 
     def stop(self) -> None:
-        """No more of them."""
+        """No more of them. L9  A forked child leaves alone what its parent has in hand."""
         self._kept.over = True
-        if not self._loop.is_closed():
+        if not self._loop.is_closed() and self._generation == fork.here():
             self._loop.call_soon_threadsafe(self._task.cancel)
 
     def __del__(self) -> None:

@@ -467,6 +467,48 @@ class Mute:
         return found
 
 
+def away_once(client):
+    """The next script of a client does not reach the server."""
+    evalsha = client.evalsha
+
+    def away(*_, **__):
+        client.evalsha = evalsha
+        raise redis.ConnectionError("no server")
+
+    client.evalsha = away
+
+
+@pytest.mark.parametrize("name", ["jobs}7", "job"])
+@pytest.mark.parametrize("token", ["me-2", None])
+def test_a_second_acquire_that_raises_leaves_the_first_grant_in_hand(
+    client, name, token, monkeypatch
+):
+    monkeypatch.setattr(redis_lock.heartbeat, "apart", lambda work: work())
+    lock = Lock(client, name, timeout=60)
+    assert lock.acquire(token="me-1")
+    away_once(client)
+    with pytest.raises(redis.ConnectionError):
+        lock.acquire(blocking=False, token=token)
+    assert lock.owned()
+    lock.release()
+    assert not client.exists(name)
+
+
+@pytest.mark.parametrize("name", ["jobs}7", "job"])
+def test_a_second_acquire_of_asyncio_that_raises_leaves_the_first_grant_in_hand(redis_url, name):
+    async def work(aclient):
+        lock = AsyncLock(aclient, name, timeout=60)
+        assert await lock.acquire(token="me-1")
+        away_once(aclient)
+        with pytest.raises(redis.ConnectionError):
+            await lock.acquire(blocking=False, token="me-2")
+        assert await lock.owned()
+        await lock.release()
+        assert not await aclient.exists(name)
+
+    run(redis_url, work)
+
+
 @pytest.mark.parametrize("auto_renew", [False, True])
 @pytest.mark.parametrize(
     ("shorten", "left"),

@@ -308,14 +308,14 @@ class RedisLock(LockArguments):
         """
         ask = self._request(token, sleep, blocking_timeout)
         blocking = self.blocking if blocking is None else blocking
-        key, began = self._at(), clock.now()
+        key, began, grant = self._at(), clock.now(), None
         try:
             grant = finish(key.acquire(ask, once=not blocking))
             if grant is None:
                 return False
             self._begin(key, grant)
         except BaseException as error:
-            self._drop(ask.nonce)
+            self._drop(grant)
             finish(key.undo(ask, error))
             raise
         if events.listeners:

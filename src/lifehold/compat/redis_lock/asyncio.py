@@ -237,7 +237,7 @@ class AsyncRedisLock(LockArguments):
         """Wait for the lock; False when it did not become ours. As `RedisLock.acquire`."""
         ask = self._request(token, None, blocking_timeout)
         blocking = self.blocking if blocking is None else blocking
-        key, began = self._at(), clock.now()
+        key, began, grant = self._at(), clock.now(), None
         try:
             grant = await key.acquire(ask, once=not blocking)
             if grant is None:
@@ -246,7 +246,7 @@ class AsyncRedisLock(LockArguments):
             if self._terms is not None:
                 self.local.kept = RenewalTask(key, grant, self)
         except BaseException as error:
-            self._drop(ask.nonce)
+            self._drop(grant)
             await key.undo(ask, error)
             raise
         if events.listeners:

@@ -702,10 +702,9 @@ class LockArguments:
             raise misused(self, f"Cannot {what} a lock with no timeout")
         return mine
 
-    def _drop(self, nonce: str) -> None:
-        """Hold no more what was just granted, if it was."""
-        grant: RedisGrant | None = getattr(self.local, "grant", None)
-        if grant is not None and grant.nonce == nonce:
+    def _drop(self, grant: RedisGrant | None) -> None:
+        """Hold no more what was just granted; an earlier grant stays in hand."""
+        if grant is not None and getattr(self.local, "grant", None) is grant:
             self._renew_no_more()
             self._forgotten()
 

@@ -13,6 +13,7 @@ from ground import needs
 from lifehold import InvalidArgument, LeaseLost, StaleToken, UnsafeGround
 from lifehold.compat.redis_lock import Lock
 from lifehold.fence import AsyncFencedRedis, Conflict, FencedRedis
+from lifehold.recipes.fence import redis as redis_fence
 
 pytestmark = needs("redis")
 APPEND = "return redis.call('append', KEYS[1], ARGV[1])"
@@ -112,6 +113,62 @@ def test_a_holder_may_write_often_and_each_answer_is_the_servers(guard, client):
     assert guard(5).delete("s")
     assert not guard(5).delete("s")
     assert guard(5).fence("s") == 5
+
+
+MANY = 9001  # words, more than a script has room for in one command
+
+
+def test_a_write_of_many_words_is_the_one_command_that_it_is_without_a_guard(guard, client):
+    fields = {f"f{at}": at for at in range(MANY)}
+    client.hset("h", mapping={"f1": "old", "f8999": "old"})
+    assert guard(5).hset("h", fields) == MANY - 2
+    assert client.hgetall("h") == {name: str(value) for name, value in fields.items()}
+    words = [str(at) for at in range(MANY)]
+    for name, seen in [
+        ("RPUSH", lambda: client.lrange("k", 0, -1) == words),
+        ("lpush", lambda: client.lrange("k", 0, -1) == words[::-1]),
+        ("SADD", lambda: client.smembers("k") == set(words)),
+    ]:
+        client.delete("k")
+        assert guard(5).command(name, "k", *words) == MANY
+        assert seen()
+    assert guard(5).command("SREM", "k", *words[1:], "nothing") == MANY - 1
+    assert guard(5).command("HDEL", "h", *fields) == MANY
+    client.zadd("z", dict.fromkeys(words, 1))
+    assert guard(5).command("ZREM", "z", *words) == MANY
+    assert client.keys("[hz]") == []
+
+
+def test_a_late_write_of_many_words_changes_nothing(guard, client):
+    guard(6).command("RPUSH", "x", "1")
+    with pytest.raises(StaleToken):
+        guard(5).command("RPUSH", "x", *range(MANY))
+    assert client.lrange("x", 0, -1) == ["1"]
+
+
+def test_as_many_words_as_a_script_has_room_for_are_sent_and_one_more_is_refused(guard, client):
+    names = [f"f{at}" for at in range(redis_fence.MOST)]
+    assert guard(5).command("PFADD", "x", *names) == 1
+    with pytest.raises(InvalidArgument, match=r"8000 words.*7999.*run\(\)"):
+        guard(5).command("PFADD", "y", *names, "more")
+    with pytest.raises(InvalidArgument, match="in turn"):
+        guard(5).command("HSET", "y", *range(MANY))
+    assert client.keys("*y*") == []  # no fence either
+
+
+def test_a_script_of_ones_own_takes_any_number_of_words(guard, client):
+    script = """for at = 1, #ARGV, 1000 do
+        redis.call('pfadd', KEYS[1], unpack(ARGV, at, math.min(at + 999, #ARGV)))
+    end"""
+    guard(5).run(script, ["x"], range(MANY))
+    assert client.exists("x")
+
+
+@pytest.mark.parametrize("ttl", [0, -1, float("inf"), float("nan"), 1e300, True, "60"])
+def test_what_is_no_time_to_live_is_refused_before_anything_happens(guard, client, ttl):
+    with pytest.raises(InvalidArgument, match="ttl"):
+        guard(5).set("x", "1", ttl=ttl)
+    assert not client.keys()
 
 
 def test_a_script_that_refuses_raises_and_answers_nothing(guard):

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from inspect import isawaitable
 
+from ...core.deadline import seconds
 from ...core.errors import InvalidArgument, LeaseLost, LifeholdError, UnsafeGround
 from ...core.fence import stale
 from ...runtime import fork
@@ -88,6 +89,25 @@ local name = table.remove(words, 1)
 return {1, redis.call(name, keys[1], unpack(words))}
 """
 )
+# The words of a command come out of a table: of one for which Lua has no room it goes in pieces,
+# in this same step. Only of what cannot fail behind its first piece.
+_PIECES = (
+    _ADMIT
+    + """
+local got = 0
+for at = 3, #words, 7000 do
+    local last = math.min(at + 6999, #words)
+    local said = redis.call(words[2], keys[1], unpack(words, at, last))
+    got = words[1] == 'sum' and got + said or said
+end
+return {1, got}
+"""
+)
+MOST = 7999  # words behind the key of one command in a script: Lua's own limit
+_ANSWERS = {  # of one command, from those of its pieces
+    **dict.fromkeys(("HSET", "HDEL", "SADD", "SREM", "ZREM"), "sum"),
+    **dict.fromkeys(("LPUSH", "RPUSH"), "last"),
+}
 
 
 class Conflict(LifeholdError):
@@ -109,6 +129,7 @@ class KeyFences:
     def __init__(self, client: Client, lease: Carrier | int) -> None:
         self._client, self._lease = client, lease
         self._one = client.register_script(_COMMAND)
+        self._many = client.register_script(_PIECES)
         self._lasts = client.register_script(_LASTS)  # whether a fence that is not there yet will
         self._scripts: dict[str, Callable[..., Reply]] = {}
 
@@ -122,6 +143,12 @@ class KeyFences:
             raise InvalidArgument("a guarded write names its keys")
         token = token_of(self._lease, _shown(keys[0]))
         return {"keys": [*keys, *map(fence_key, keys)], "args": [token, *words]}
+
+    def _sent(self, name: str, key: str | bytes, words: Sequence[Word]) -> Reply:
+        """What the script of one command answers, or the client's promise of that."""
+        if len(words) <= MOST:
+            return self._one(**self._asked([key], (name, *words)))
+        return self._many(**self._asked([key], (answer_of_pieces(name, words), name, *words)))
 
     def _script(self, text: str) -> Callable[..., Reply]:
         if text not in self._scripts:
@@ -191,8 +218,13 @@ class FencedRedis(KeyFences):
         self._answered(keys, self._one(**self._asked(keys, ())))
 
     def command(self, name: str, key: str | bytes, *words: Word) -> Reply:
-        """Any command whose first argument is the one key that it writes. The server's answer."""
-        return self._answered([key], self._one(**self._asked([key], (name, *words))))
+        """Any command whose first argument is the one key that it writes. The server's answer.
+
+        Raises InvalidArgument of more than 7999 words behind the key, before anything is written:
+        a script has no room for them. HSET, HDEL, LPUSH, RPUSH, SADD, SREM and ZREM may have more,
+        and are one step still.
+        """
+        return self._answered([key], self._sent(name, key, words))
 
     def set(self, key: str | bytes, value: Word, ttl: float | None = None) -> None:
         """The whole value. `ttl`: seconds after which it ends, None for never."""
@@ -273,8 +305,8 @@ class AsyncFencedRedis(KeyFences):
         self._answered(keys, await self._one(**self._asked(keys, ())))
 
     async def command(self, name: str, key: str | bytes, *words: Word) -> Reply:
-        """Any command whose first argument is the one key that it writes."""
-        return self._answered([key], await self._one(**self._asked([key], (name, *words))))
+        """Any command whose first argument is the one key that it writes. As in `FencedRedis`."""
+        return self._answered([key], await self._sent(name, key, words))
 
     async def set(self, key: str | bytes, value: Word, ttl: float | None = None) -> None:
         """The whole value. `ttl`: seconds after which it ends, None for never."""
@@ -371,13 +403,24 @@ def _cut(error: BaseException) -> BaseException | None:
     return why if isinstance(why, (of_client.ConnectionError, of_client.TimeoutError)) else None
 
 
+def answer_of_pieces(name: str, words: Sequence[Word]) -> str:
+    """How a command's answer comes from those of its pieces. Raises InvalidArgument."""
+    said = _ANSWERS.get(name.upper())
+    if said is None:
+        raise InvalidArgument(
+            f"{name} has {len(words)} words behind its key, and a script has room for {MOST} in "
+            "one command. Give them in several calls, or all of them to run(), with a script that "
+            "takes them in turn"
+        )
+    if name.upper() == "HSET" and len(words) % 2:  # its last piece alone would be refused
+        raise InvalidArgument(f"HSET takes fields and values in turn, not {len(words)} words")
+    return said
+
+
 def lasting(ttl: float | None) -> tuple[Word, ...]:
     """The words of SET for a time to live."""
-    if ttl is None:
-        return ()
-    if not ttl > 0:
-        raise InvalidArgument(f"ttl must be more than 0, in seconds, not {ttl!r}")
-    return "PX", max(1, int(ttl * 1000))
+    given = seconds("ttl", ttl, zero=False)
+    return () if given is None else ("PX", max(1, int(given * 1000)))
 
 
 def flat(mapping: Mapping[Word, Word]) -> list[Reply]:

@@ -9,6 +9,7 @@ How it could fail, and what keeps it:
   the first request, and the second run finds it (L6). So does a release.
 - Who gave up without an answer had been granted it, or will be when a paused server goes on: the
   undo ends the grant and marks its nonce as given up, so that a request that comes late is refused.
+  Where the newest request was answered by a refusal there is nothing to undo.
 - The key was released and its waiter is not told (a lost message, a client that died): each waiter
   looks again by itself, the first in line of a foreign holder every `sleep` seconds.
 - A foreign process releases or takes the key: the record names the value that it is about, and
@@ -340,6 +341,7 @@ class LockKey:
     def __init__(self, client: LockClient, key: bytes, name: str) -> None:
         self.client, self.key, self.name = client, key, name
         self.beside: SideKeys | None = side_keys(key)
+        self._refused = False  # the newest request of an acquire was answered, and granted nothing
 
     def _keys(self, nonce: str = "") -> list[bytes]:
         beside = self.beside
@@ -354,8 +356,10 @@ class LockKey:
         """One try: the grant, or what the server says of who has it."""
         sent_at = clock.now()
         args = (ask.value, ask.px, ask.nonce, _record(), channel, first, _grace(ask.sleep))
+        self._refused = False
         found: list[int] = await self.client.run("acquire", self._keys(ask.nonce), args)
         if not found[0]:
+            self._refused = True
             return found
         token = found[1] if self.beside is not None else None
         ends = deadline(sent_at, ask.timeout)
@@ -399,7 +403,7 @@ class LockKey:
                 )
         finally:
             await client.deaf()
-            if first and self.beside is not None:
+            if (first or self._refused) and self.beside is not None:
                 await client.settle(self._leave(ask, channel))
 
     async def _leave(self, ask: LockRequest, channel: bytes) -> None:
@@ -411,6 +415,8 @@ class LockKey:
 
     async def undo(self, ask: LockRequest, error: BaseException) -> None:
         """L6  Nothing stays held without a handle, whether or not the request was carried out."""
+        if self._refused:
+            return  # nothing is held, and no request is on its way: no mark for ten minutes
         if not ask.nonce:
             return  # a value that others may hold too: ours cannot be told from it
         if isinstance(error, self.client.unanswered):

@@ -5,6 +5,7 @@ Judged by what the server says at the end, and by what the holder was told.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -94,6 +95,68 @@ def play(store, direct):
     except (StoreUnavailable, LeaseLost) as error:
         return type(error).__name__
     return "done"
+
+
+def test_an_order_to_break_whose_answer_is_lost_is_not_given_twice(proxy, through, pg_url, ask):
+    lease = session(connect(pg_url), "order", wait=0, ttl=3600).acquire()
+    with waiting(pg_url, "order") as came:
+        breaking = session(through(), "order")
+        breaking.holder()  # opens the session that is asked
+        proxy.lose(2)  # the first tells who holds it
+        with pytest.raises(StoreUnavailable, match="may have been carried out") as error:
+            breaking.break_("it hangs")
+        assert proxy.lost == 1
+        assert error.value.name == "order"
+        until(lambda: came)
+        came[0].verify()
+        came[0].release()
+    with pytest.raises(LeaseLost):
+        lease.release()
+
+
+@contextlib.contextmanager
+def waiting(url, name):
+    """A session that waits for the lock, and what it gets."""
+    store, came = connect(url, connections=2), []
+    lock = session(store, name, wait=4 * SOON, ttl=3600)
+    thread = threading.Thread(target=lambda: came.append(lock.acquire()))
+    thread.start()
+    until(lambda: store.waiters(name) == 1)
+    yield came
+    thread.join(4 * SOON)
+
+
+@pytest.mark.parametrize("same", [False, True], ids=["another session", "the same session"])
+def test_an_order_to_break_that_comes_late_ends_nobody_who_came_since(pg_url, monkeypatch, same):
+    store, lock = connect(pg_url), session(connect(pg_url), "late order", wait=0, ttl=3600)
+    first, later, breaking = lock.acquire(), [], session(store, "late order")
+    look = breaking._mechanism.look
+
+    def looked():
+        found = look()
+        if not later:
+            process = first._grant.handle[0].session
+            first.release()
+            if not same:
+                process.end("its program has ended")
+            later.append(lock.acquire())
+            assert (later[0]._grant.handle[0].session is process) == same
+        return found
+
+    monkeypatch.setattr(breaking._mechanism, "look", looked)
+    assert breaking.break_("it hangs") is None
+    later[0].verify()
+    later[0].release()
+
+
+def test_the_note_of_an_order_is_written_once_whatever_becomes_of_its_answer(proxy, through, ask):
+    mechanism = session(through(), "note")._mechanism
+    with session(through(), "note", wait=0):
+        holder = mechanism.inspect()
+        proxy.lose(1)
+        mechanism._note(holder, "it hangs")
+    assert proxy.lost == 1
+    assert ask("SELECT count(*) FROM lifehold_audit WHERE name = 'note'") == [(1,)]
 
 
 def test_a_holder_whose_connection_is_cut_is_told_at_once(proxy, through, ask):

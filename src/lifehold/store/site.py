@@ -382,12 +382,19 @@ class Site(Bound):
         except StoreUnavailable as error:
             if not isinstance(error.__cause__, NoReply):
                 raise
-            raise StoreUnavailable(  # L6  said again, an order would hit whoever came since
-                f"{self.url}: no answer to the order to {verb} {name!r} ({error.__cause__}): it "
-                "may have been carried out. Look who holds it before you give it again",
-                name=name,
-            ) from error.__cause__
+            raise self.perhaps_done(verb, name, error.__cause__) from error.__cause__
         return found
+
+    def perhaps_done(self, verb: str, name: str, error: NoReply) -> StoreUnavailable:
+        """The error for an order without an answer.
+
+        L6  Nobody says it again but people: it would hit whoever came since.
+        """
+        return StoreUnavailable(
+            f"{self.url}: no answer to the order to {verb} {name!r} ({error}): it may have been "
+            "carried out. Look who holds it before you give it again",
+            name=name,
+        )
 
     def ask(self, make: Callable[[Backend], Coroutine[object, None, object]]) -> Any:
         """One question, by the calling thread. Raises StoreUnavailable."""

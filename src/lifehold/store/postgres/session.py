@@ -45,7 +45,7 @@ from ..site import by_whom
 from . import session_sql as sql
 from .connect import psycopg
 from .messages import place, said
-from .session_server import SessionSeen, question, read, written
+from .session_server import SessionSeen, ending, question, read, written
 from .session_sql import CLEAN, key_of
 
 TYPE_CHECKING = False
@@ -397,22 +397,32 @@ class SessionLock:
         return found
 
     def _ask(self, make: Any) -> tuple[Any, ...]:
-        """One row, over a session of nobody's."""
+        """What a question is answered that changes nothing. Raises StoreUnavailable."""
         try:
-            for again in (True, False):
-                session = finish(self.opened(BLOCKING))
-                try:
-                    rows = finish(self.exchange(BLOCKING, session, make(session))).rows
-                except BaseException as error:
-                    session.end("it was left")
-                    if again and isinstance(error, FAILURES):
-                        continue  # it was open already, and the server was restarted
-                    raise
-                self.sessions.back(session)
-                return rows[0] if rows else ()
+            try:
+                return self._say(make)
+            except NoReply:  # the session was open already, and the server was restarted
+                return self._say(make)
         except FAILURES as error:
             raise self.site.unavailable(error, self.name) from error
-        raise AssertionError
+
+    def _say(self, make: Any) -> tuple[Any, ...]:
+        """One row, over a session of nobody's; said once.
+
+        Raises StoreUnavailable where no session is to be had; Unreachable for a refusal of the
+        server, NoReply where it may have been carried out.
+        """
+        try:
+            session = finish(self.opened(BLOCKING))
+        except Unreachable as error:
+            raise self.site.unavailable(error, self.name) from error
+        try:
+            rows = finish(self.exchange(BLOCKING, session, make(session))).rows
+        except BaseException:
+            session.end("it was left")
+            raise
+        self.sessions.back(session)
+        return rows[0] if rows else ()
 
     def inspect(self, *, held: bool = False) -> Holder | None:
         """Who holds it, None for nobody."""
@@ -442,33 +452,46 @@ class SessionLock:
     def break_(self, reason: str) -> Holder | None:
         """End the session that holds it, whose holder is told at once; who that was.
 
-        Raises SystemRefused where our role may not: it takes the same role, or pg_signal_backend.
+        None where that has let go meanwhile: a session that came since is not touched. Raises
+        SystemRefused where our role may not: it takes the same role, or pg_signal_backend. Raises
+        StoreUnavailable.
         """
         found = self.look()
-        if not found.holders:
+        if not found.holders or not self._end(found):
             return None
+        until = clock.now() + self.sessions.limit
         try:
-            self._ask(lambda _: sql.END.format(ours=sql.OURS.format(*self.number.in_pg_locks)))
-        except StoreUnavailable as error:
+            while set(self.look().pids) & set(found.pids) and clock.now() < until:
+                clock.pause(0.005)
+        except StoreUnavailable:
+            pass  # the order was carried out all the same
+        holder = found.holders[0]
+        self._note(holder, reason)
+        events.tell(events.Broken(self.path, holder, reason))
+        return holder
+
+    def _end(self, found: SessionSeen) -> int:
+        """How many of the sessions that were seen to hold it did so still, and are ending."""
+        try:
+            (ended,) = self._say(
+                lambda session: bound(session, *ending(self.number, found, session.tabled))
+            )
+        except NoReply as error:
+            raise self.site.perhaps_done("break", self.name, error) from error
+        except Unreachable as error:
             raise SystemRefused(
                 f"{self.path!r} could not be broken: {error}",
                 name=self.name,
                 errno=errno.EPERM,
                 filename=self.path,
             ) from error
-        until = clock.now() + self.sessions.limit
-        while set(self.look().pids) & set(found.pids) and clock.now() < until:
-            clock.pause(0.005)
-        holder = found.holders[0]
-        self._note(holder, reason)
-        events.tell(events.Broken(self.path, holder, reason))
-        return holder
+        return int(ended)
 
     def _note(self, holder: Holder, reason: str) -> None:
         given = (self.name, reason, by_whom(), holder.token, repr(holder))
         try:
-            self._ask(lambda session: bound(session, AUDIT, given))
-        except StoreUnavailable:
+            self._say(lambda session: bound(session, AUDIT, given))
+        except (*FAILURES, StoreUnavailable):
             return  # no table of ours is here
 
 

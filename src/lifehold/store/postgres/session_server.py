@@ -502,12 +502,36 @@ class SessionSeen:
     """One key. `name`: of our record, else the key in words; more `holders` where it is shared.
 
     `pids` of the server's processes: of the holders, and of those in `line`, who comes first first.
+    `grants`: of each holder the process, when it began in milliseconds, and our mark; None for what
+    is not told.
     """
 
     name: str
     holders: tuple[Holder, ...] = ()
     pids: tuple[int, ...] = ()
     line: tuple[int, ...] = ()
+    grants: tuple[tuple[int, int | None, str | None], ...] = ()
+
+
+def ending(
+    key: AdvisoryKey, seen: SessionSeen, tabled: bool
+) -> tuple[str, tuple[int | str | None, ...]]:
+    """What ends the sessions that were seen to hold a key, as far as they hold it still."""
+    wheres, given = list[str](), list[int | str | None]([key.text])
+    for pid, began, mark in seen.grants:
+        where = sql.PROCESS
+        given.append(pid)
+        for condition, known in ((sql.BEGAN, began), (sql.MARK, mark if tabled else None)):
+            if known is not None:
+                where += condition
+                given.append(known)
+        wheres.append(f"({where})")
+    text = sql.END.format(
+        ours=sql.OURS.format(*key.in_pg_locks),
+        joined=sql.JOINED.replace("{at}", "") if tabled else "",
+        seen=" OR ".join(wheres),
+    )
+    return text, tuple(given)
 
 
 def question(key: AdvisoryKey | None, tabled: bool) -> str:
@@ -534,7 +558,8 @@ def read(
         granted = [row for row in rows if row[1]]
         holders = tuple(holder(row, address(name), server) for row in granted)
         line = tuple(row[0] for row in rows if not row[1])
-        found[key] = SessionSeen(name, holders, tuple(row[0] for row in granted), line)
+        grants = tuple((row[0], row[5], row[-1][0] if row[-1] else None) for row in granted)
+        found[key] = SessionSeen(name, holders, tuple(row[0] for row in granted), line, grants)
     return found
 
 

@@ -123,10 +123,16 @@ RECORD = (
     "CASE WHEN r.key IS NOT NULL"
     " THEN json_build_array(r.mark, r.token, r.acquired_us, r.owner, r.name) END"
 )
+# L6  It names what was seen, each by its process, when that began, and our mark: said late,
+# or said twice, it ends none that came since.
 END = """
-SELECT count(*) FILTER (WHERE pg_terminate_backend(l.pid)) FROM pg_locks l
-    WHERE l.granted AND{ours}
+SELECT count(*) FILTER (WHERE pg_terminate_backend(l.pid))
+    FROM (SELECT l.pid, l.granted, %s AS key FROM pg_locks l WHERE l.granted AND{ours}) l
+    LEFT JOIN pg_stat_activity a ON a.pid = l.pid {joined} WHERE {seen}
 """
+PROCESS = "l.pid = %s"
+BEGAN = " AND floor(extract(epoch FROM a.backend_start) * 1000)::bigint = %s"
+MARK = " AND r.mark = %s"
 
 
 # ------------------------------------------------------------------------------------------------

@@ -222,8 +222,9 @@ def test_a_short_silence_costs_nothing(proxy, through):
     until(lambda: tried(lease.release))
 
 
-def test_the_server_is_told_to_give_up_a_silent_peer_after_the_ttl_and_not_before(through):
-    with session(through(), "settings", wait=0, ttl=12) as lease:
+@pytest.mark.parametrize("ttl", [12, 86400, 30 * 86400])
+def test_the_server_is_told_to_give_up_a_silent_peer_after_the_ttl_and_not_before(through, ttl):
+    with session(through(), "settings", wait=0, ttl=ttl) as lease:
         wire = lease._grant.handle[0].session
         names = ("tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count",
                  "tcp_user_timeout", "statement_timeout")  # fmt: skip
@@ -232,10 +233,18 @@ def test_the_server_is_told_to_give_up_a_silent_peer_after_the_ttl_and_not_befor
         until(lambda: asked.over)
         idle, pause, count, user_timeout, limit = map(int, asked.rows[0])
         ours = wire.connection.info.get_parameters()
-    assert idle + pause * count >= 12
-    assert user_timeout == 12000
+        assert lease.remaining() < user_timeout / 1000  # L8
+    assert idle + pause * count >= user_timeout / 1000
+    assert user_timeout == min(ttl * 1000, 2147483000)  # an int of 32 bits
     assert limit == 0
-    assert ours["tcp_user_timeout"] == "12000"
+    assert ours["tcp_user_timeout"] == str(user_timeout)
+
+
+def test_a_ttl_of_a_month_is_had_by_a_local_socket_too(pg_server, pg_url):
+    base = pg_url.rpartition("/")[2]
+    store = connect(f"postgresql://lifehold@/{base}?host={pg_server.home}&port={pg_server.port}")
+    with session(store, "month", wait=0, ttl=30 * 86400) as lease:
+        lease.verify()
 
 
 # ---- a server that may be hurt

@@ -45,7 +45,7 @@ from ..site import by_whom
 from . import session_sql as sql
 from .connect import psycopg
 from .messages import place, said
-from .session_server import SessionSeen, ending, question, read, written
+from .session_server import SILENCE, SessionSeen, ending, question, read, written
 from .session_sql import CLEAN, key_of
 
 TYPE_CHECKING = False
@@ -96,7 +96,9 @@ class SessionLock:
     def __init__(
         self, site: Site, name: object, runtime: Runtime, terms: Terms, *, label: str = ""
     ) -> None:
-        self.site, self.runtime, self.terms, self.label = site, runtime, terms, label
+        self.site, self.runtime, self.label = site, runtime, label
+        # L8  For longer no server can be told to bear silence: the holder gives up before it does.
+        self.terms = terms.at_most(SILENCE)
         self.number = key_of(name)
         self.name = self.number.name
         self.path = site.address(self.name)

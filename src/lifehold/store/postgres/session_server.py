@@ -44,6 +44,8 @@ else:
     json = fork.later("json", globals())
     select = fork.later("select", globals())
 
+PROBES = 32767  # seconds of TCP_KEEPIDLE and of TCP_KEEPINTVL on Linux, at most
+SILENCE = (2**31 - 1) // 1000  # seconds of tcp_user_timeout, at most: a signed int of milliseconds
 IDLE_MOST = 2  # sessions kept open for the next lock
 # Nothing is set behind a pooler: the connection of the server is others' too.
 SET_UP = """
@@ -65,8 +67,18 @@ POOLED = (
 )
 
 
+def keepalive(ttl: float) -> tuple[int, int, int]:
+    """Seconds to the first probe and between two, and how many: no less than `ttl` together.
+
+    A kernel refuses a number above its limit, and the connection with it: more probes make up.
+    """
+    idle, interval = min(ceil(ttl / 2), PROBES), min(ceil(ttl / 6), PROBES)
+    return idle, interval, max(3, ceil((ttl - idle) / interval))
+
+
 def settings(ttl: float, slice_ms: int) -> dict[str, str]:
     """What a session is told. Those that this server does not know are left out."""
+    idle, interval, count = keepalive(ttl)
     return {
         "statement_timeout": "0",
         "transaction_timeout": "0",
@@ -74,18 +86,20 @@ def settings(ttl: float, slice_ms: int) -> dict[str, str]:
         "idle_in_transaction_session_timeout": "0",
         "default_transaction_isolation": "read committed",
         "lock_timeout": str(slice_ms),
-        "tcp_keepalives_idle": str(ceil(ttl / 2)),
-        "tcp_keepalives_interval": str(ceil(ttl / 6)),
-        "tcp_keepalives_count": "3",
+        "tcp_keepalives_idle": str(idle),
+        "tcp_keepalives_interval": str(interval),
+        "tcp_keepalives_count": str(count),
         "tcp_user_timeout": str(ceil(ttl * 1000)),
     }
 
 
 def our_side(ttl: float) -> dict[str, str]:
     """The same for our end of the connection."""
+    idle, interval, count = keepalive(ttl)
     return {
-        "keepalives_idle": str(ceil(ttl / 2)),
-        "keepalives_interval": str(ceil(ttl / 6)),
+        "keepalives_idle": str(idle),
+        "keepalives_interval": str(interval),
+        "keepalives_count": str(count),
         "tcp_user_timeout": str(ceil(ttl * 1000)),
     }
 

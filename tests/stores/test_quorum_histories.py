@@ -377,3 +377,33 @@ def test_who_asks_again_gets_nothing_that_is_being_undone():
             each.given_up(nonce)
     _, kept = done(ours.renew((Renewal("a", "n", TTL),)))
     assert kept == (True,)
+
+
+def test_tries_that_came_to_nothing_are_forgotten_when_their_ttl_is_over():
+    world = World(1)
+    servers = [MemoryServer(world, number, 0.0) for number in range(3)]
+    ours = Quorum(servers, 1e9, LONGEST, Crowded(world))
+    for number in range(1000):
+        world.at += 1.0
+        with pytest.raises(Unreachable):
+            ours.acquire(Request("a", f"n{number}", TTL, OWNER)).send(None)
+    assert len(ours._tries) <= 2 * quorum.KEPT + 2
+
+
+def test_the_try_that_holds_it_is_known_for_as_long_as_it_is_renewed():
+    world = World(1)
+    servers = [MemoryServer(world, number, 0.0) for number in range(3)]
+    ours = Quorum(servers, 1e9, LONGEST, Crowded(world))
+    with pytest.raises(Unreachable):
+        ours.acquire(Request("a", "holds", TTL, OWNER)).send(None)
+    ours.asking.crowded = False
+    assert isinstance(done(ours.acquire(Request("a", "holds", TTL, OWNER))), Given)
+    for number in range(1000):
+        world.at += TTL / 3
+        _, kept = done(ours.renew((Renewal("a", "holds", TTL),)))
+        assert kept == (True,)
+        ours.asking.crowded = True
+        with pytest.raises(Unreachable):
+            ours.acquire(Request("a", f"n{number}", TTL, OWNER)).send(None)
+        ours.asking.crowded = False
+    assert done(ours.release("a", "holds"))

@@ -115,6 +115,55 @@ class Absent(Unreachable):
 
 
 # ------------------------------------------------------------------------------------------------
+# Which of our nonces stands for one of the engine: that of its last try.
+#
+# L6  A number is kept for as long as the last request with it can be of any effect, for its ttl: an
+# undoing may come so late, and a lease lives so long. A holder and a waiter ask again before that,
+# else they would go back to a nonce that is given up. Of a single try that was refused nothing is
+# heard any more, so its number is forgotten then.
+
+
+KEPT = 60.0  # seconds for which a number is kept at the least: a waiter asks every 5 s or so
+
+
+class TryNumbers:
+    """The number of the last try of each nonce; 0 for the first, of which nothing is kept."""
+
+    __slots__ = ("_kept", "_sweep_at")
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[int, float, float]] = {}  # with the ttl, and until when
+        self._sweep_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def number(self, nonce: str, now: float) -> int:
+        """Of the last try. It is kept anew."""
+        found = self._kept.get(nonce)
+        if found is None:
+            return 0
+        self._keep(nonce, found[0], found[1], now)
+        return found[0]
+
+    def next(self, nonce: str, ttl: float, now: float) -> None:
+        """The last try is given up: the next one has another number."""
+        self._keep(nonce, self.number(nonce, now) + 1, ttl, now)
+        if now >= self._sweep_at:
+            self._sweep_at = now + KEPT
+            for each, found in list(self._kept.items()):
+                if found[2] < now and self._kept.get(each) is found:
+                    self.forget(each)
+
+    def _keep(self, nonce: str, number: int, ttl: float, now: float) -> None:
+        self._kept[nonce] = number, ttl, now + max(ttl, KEPT)
+
+    def forget(self, nonce: str) -> None:
+        """Its lease, or its place in line, was released."""
+        self._kept.pop(nonce, None)
+
+
+# ------------------------------------------------------------------------------------------------
 # The algorithm.
 
 
@@ -133,7 +182,7 @@ class Quorum:
         self.traits = Traits(limit=limit, round_trips=2, lacks=LACKS)
         self.asking = asking
         self.reached: Callable[[], object] = nothing  # called when a majority has answered
-        self._tries: dict[str, int] = {}  # nonces of the engine -> which of ours, after the first
+        self._tries = TryNumbers()
         self._until = NEVER
 
     def within(self, until: float) -> Quorum:
@@ -186,13 +235,13 @@ class Quorum:
         except BaseException as error:
             self._owe(name, nonce, request.ttl, here)  # L6
             if isinstance(error, Exception):  # who asks again must not get what is being undone
-                self._next_try(request.nonce)
+                self._next_try(request)
             raise
         if given or any(isinstance(answer, Exception) for answer in found.values()):
             await self._undo(request, nonce, found, until)
         if sum(isinstance(a, Given | Refused) for a in found.values()) < self.most:
             raise self._trouble(found)
-        return self._refused(found, self._tries.get(request.nonce, 0))
+        return self._refused(found, self._tries.number(request.nonce, self.asking.now()))
 
     def _won(self, found: Found) -> bool:
         """Whether the others cannot change it any more."""
@@ -212,7 +261,7 @@ class Quorum:
 
     async def _undo(self, request: Request, nonce: str, found: Found, until: float) -> None:
         """L6  No grant came of it: what it has, or may have, is given back, its places too."""
-        self._next_try(request.nonce)
+        self._next_try(request)
         owes = [each for each, answer in found.items() if isinstance(answer, Exception)]
         undoing = {each: each.undo(request.name, nonce) for each in found if each not in owes}
         try:
@@ -317,7 +366,7 @@ class Quorum:
         yes, no = _count(found, True), _count(found, False)
         if yes + no < self.most:
             raise self._trouble(found)
-        self._tries.pop(nonce, None)
+        self._tries.forget(nonce)
         return yes > 0 and len(self.servers) - no >= self.most
 
     # ---- looks and orders
@@ -374,11 +423,11 @@ class Quorum:
 
     def _ours(self, nonce: str) -> str:
         """The nonce at the servers: of each try its own."""
-        number = self._tries.get(nonce, 0)
+        number = self._tries.number(nonce, self.asking.now())
         return f"{nonce}~{number}" if number else nonce
 
-    def _next_try(self, nonce: str) -> None:
-        self._tries[nonce] = self._tries.get(nonce, 0) + 1
+    def _next_try(self, request: Request) -> None:
+        self._tries.next(request.nonce, request.ttl, self.asking.now())
 
     def _ends(self, began: float) -> float:
         return min(self._until, began + self.traits.limit * (1 - 1 / SHARE))

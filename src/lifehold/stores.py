@@ -366,7 +366,7 @@ class FileStore(FileStoreFace, NamedLocks):
 
     def list(self, prefix: str = "") -> list[str]:
         """The names of the locks here, held or not, that begin with `prefix`, in order."""
-        return self._listed(prefix)
+        return self._listed(prefix_of(prefix))
 
     def waiters(self, name: str, **options: Any) -> int | None:
         """How many wait for a lock; None where that cannot be seen."""
@@ -557,6 +557,8 @@ def prefix_of(given: object) -> str:
     """What names begin with. Raises InvalidArgument."""
     if not isinstance(given, str):
         raise InvalidArgument(f"prefix must be a str, not {type(given).__name__} {given!r}")
+    if not given.isprintable():  # as every name is; a store would fail on what no text encodes
+        raise InvalidArgument(f"prefix must be printable text, which {given!r} is not")
     return given
 
 

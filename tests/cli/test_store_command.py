@@ -49,6 +49,15 @@ def verdicts(found):
     return {each["what"]: each["verdict"] for each in found["findings"]}
 
 
+@pytest.mark.parametrize("words", [["migrate"], ["check"], ["prune", "--older-than", "60s"]])
+def test_a_store_that_gives_no_answer_is_told_in_json_too(lifehold, words):
+    done = lifehold("store", *words, "--json", "postgresql://ana:s3cret@127.0.0.1:1/db")
+    found = answer(done)
+    assert done.returncode == 69
+    assert "start the server" in found["error"]
+    assert "s3cret" not in done.stdout + done.stderr
+
+
 @needs("postgres")
 def test_check_says_what_lacks_and_the_command_that_it_prints_makes_it(lifehold, fresh):
     before = lifehold("store", "check", fresh)

@@ -87,6 +87,22 @@ def test_a_prefix_that_is_no_text_is_refused(store, prefix):
         store.list(prefix)
 
 
+@pytest.mark.parametrize("prefix", ["\ud800", "a\0", "a\nb"])
+def test_a_prefix_that_no_name_begins_with_is_refused(store, tmp_path, prefix):
+    async def listed():
+        await (await aconnect(store.url)).list(prefix)
+
+    for ask in (
+        lambda: store.list(prefix),
+        lambda: next(store.walk(prefix), None),
+        lambda: store.states(prefix),
+        lambda: lifehold.connect(f"file://{tmp_path}").list(prefix),
+        lambda: asyncio.run(listed()),
+    ):
+        with pytest.raises(lifehold.InvalidArgument, match="prefix must be printable text"):
+            ask()
+
+
 def test_a_reader_writer_lock_of_a_stores_url_says_how_it_is_had(store):
     for kind in (lifehold.ReadWriteLock, lambda url: lifehold.Semaphore(url, 2)):
         with pytest.raises(lifehold.InvalidArgument, match=r"read_write\(NAME\)"):

@@ -93,7 +93,12 @@ def _check(url: str, given: dict[str, Any]) -> int:
 
 
 def _prune(url: str, given: dict[str, Any]) -> int:
-    shown, gone = stored.prune(url, given["older_than"])
+    try:
+        shown, gone = stored.prune(url, given["older_than"])
+    except LifeholdError as error:
+        if given["json"]:
+            _put_error(PRUNED, url, error, {"forgotten": None})
+        raise
     told = f"{shown}: {gone} name{'' if gone == 1 else 's'} forgotten"
     put(_as_json(PRUNED, {"url": shown, "forgotten": gone}) if given["json"] else told)
     return exits.DONE

@@ -101,7 +101,7 @@ def has_cure(code: str) -> bool:
 
 def cured(path: str, data: bytes, asked: frozenset[str], *, unsafe: bool) -> Mended:
     """The file with all its cures. Raises ValueError where libcst does not give it back whole."""
-    from .cures import SourceTree
+    from .tree import SourceTree
 
     made = Mended(path, data, data)
     if SourceTree(data).module.bytes != data:
@@ -150,7 +150,8 @@ def attempt(
     path: str, data: bytes, hit: list[Any], found: list[list[Any]], *, unsafe: bool
 ) -> tuple[bytes | None, str]:
     """The file with this one cure; None where there is none, or it is not to be believed."""
-    from .cures import CURES, SourceTree, Spot
+    from .cures import CURES
+    from .tree import SourceTree, Spot
 
     cure = CURES.get(hit[0])
     if cure is None:

@@ -41,6 +41,7 @@ return 0
 \"\"\"
 """
 LOOKS = ("exists", "is_file", "isfile", "lexists", "is_dir", "isdir")
+EXCLUSIVE = re.compile(r"""['"][bt+]*x[bt+]*['"]""")
 ENDS = re.compile(
     r"^(\w+\.)*(unlock|release|close|remove|unlink|flock|lockf|delete|rmdir|log|debug|info)$"
 )
@@ -216,12 +217,37 @@ def keep_the_file(tree: SourceTree, place: Spot) -> Kind | None:
     statement = tree.stands_alone(gone) if gone is not None else None
     if gone is None or statement is None:
         return None
+    if {path_in(tree, gone), ""} & {path_in(tree, each) for each in makes_alone(tree)}:
+        return None  # a file that stays would refuse the next one
     whole = emptied(tree, statement)
     looks = [each for each in tree.within(tree.module, cst.Call) if name_of(each) in LOOKS]
     inside = set(tree.within(whole, cst.Call))
     if not tree.drop(whole):
         return None
     return "unsafe" if any(each not in inside for each in looks) else "safe"
+
+
+def path_in(tree: SourceTree, call: cst.Call) -> str:
+    """The path that a call works on, as it is written: its first argument, or what it is of."""
+    owner = owner_of(tree, call)
+    told = owner not in ("", "os", "io", "shutil", "os.path", "aiofiles", "glob")
+    path = owner if told else tree.code(call.args[0].value) if call.args else ""
+    wrapped = re.fullmatch(r"(?:pathlib\.)?(?:Path|str|os\.fspath)\((.*)\)", path, re.DOTALL)
+    return wrapped[1] if wrapped else path
+
+
+def makes_alone(tree: SourceTree) -> list[cst.Call]:
+    """The calls that make a file only where there is none: O_EXCL, "x", or flags with a name."""
+    named = "O_EXCL" in tree.module.code
+    found = []
+    for each in tree.within(tree.module, cst.Call):
+        if name_of(each) != "open":
+            continue
+        given = [tree.code(arg.value) for arg in each.args]
+        unseen = named and owner_of(tree, each) == "os" and not any("O_" in g for g in given)
+        if unseen or any("O_EXCL" in g or EXCLUSIVE.fullmatch(g) for g in given):
+            found.append(each)
+    return found
 
 
 def emptied(tree: SourceTree, statement: cst.CSTNode) -> cst.CSTNode:

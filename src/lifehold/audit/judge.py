@@ -381,13 +381,32 @@ class Judge:
                     if event.kind in ("flock", "library_lock"):
                         self._unit[group].append(event)
         found: dict[str, Event] = {}
+        for key, event, _opened in self._locked_files(group):
+            found.setdefault(key, event)
+        return found
+
+    def _locked_files(self, group: object) -> Iterator[tuple[str, Event, Event]]:
+        """Each path that is locked, with its lock and the call that opened it."""
         for event in self._unit[group]:
             if event.facts.get("windows"):
                 continue
             for opened in [event] if event.kind == "library_lock" else self.handles(event):
                 for key in (opened.key, *self.also_known(opened)):
-                    found.setdefault(key, event)
-        return found
+                    yield key, event, opened
+
+    def made_exclusively(self, function: Function) -> set[str]:
+        """The locked paths that O_EXCL or "x" makes, each time that they are opened to be locked.
+
+        Such a file excludes by its presence, and its removal is the release.
+        """
+        if not self.flocked(function):
+            return set()
+        group: object = ("flocked", function.within or self.module)
+        alone: dict[str, bool] = {}
+        for key, _event, opened in self._locked_files(group):
+            exclusive = opened.kind == "create" and bool(opened.facts.get("exclusive"))
+            alone[key] = alone.get(key, True) and exclusive
+        return {key for key, exclusive in alone.items() if exclusive}
 
     def also_known(self, opened: Event) -> list[str]:
         """The attributes that hold the path that was opened: `self.path = path; open(path)`."""

@@ -59,7 +59,8 @@ def removes_flocked(judge: Judge) -> Iterator[Hit]:
     if compares_inode(judge.module):
         return
     for function in judge.functions:
-        flocked = judge.flocked(function)
+        alone = judge.made_exclusively(function)
+        flocked = {k: lock for k, lock in judge.flocked(function).items() if k not in alone}
         for event in judge.whole(function) if flocked else ():
             if event.via is not None and not told_of_caller(judge, event):
                 continue

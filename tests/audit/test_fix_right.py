@@ -87,3 +87,117 @@ def job(lock_path, flags=os.O_CREAT | os.O_EXCL | os.O_RDWR):
 def test_a_file_that_is_opened_in_both_ways_is_told_and_gets_no_cure():
     assert "LH108" in codes(MIXED)
     assert cured(MIXED, unsafe=True) == MIXED
+
+
+# --- LH110: a lock that a handler gives back already ---------------------------------------------
+
+STEP = """\
+import subprocess, sys
+from filelock import FileLock
+lock = FileLock("x.lock")
+def step(work):
+BODY
+def bad():
+    raise ValueError("no")
+with lock:
+    try:
+        step(bad)
+    except ValueError:
+        pass
+    held = subprocess.call(["flock", "-n", "x.lock", "true"]) == 1
+    print("the outer holder still holds:", held)
+"""
+HANDLED = {
+    "a handler": """\
+    try:
+        lock.acquire()
+        work()
+        work()
+        lock.release()
+    except ValueError:
+        lock.release()
+        raise
+""",
+    "a finally around": """\
+    ended = False
+    try:
+        lock.acquire()
+        work()
+        work()
+        lock.release()
+        ended = True
+    finally:
+        if not ended:
+            lock.release()
+""",
+    "a statement behind the try": """\
+    failed = True
+    try:
+        lock.acquire()
+        work()
+        work()
+        lock.release()
+        failed = False
+    except ValueError:
+        pass
+    if failed:
+        lock.release()
+""",
+}
+
+
+@pytest.mark.parametrize("name", HANDLED)
+def test_an_outer_holder_keeps_its_lock(name, tmp_path):
+    text = STEP.replace("BODY\n", HANDLED[name])
+    before = ran(tmp_path / "before", text)
+    assert before == (0, "the outer holder still holds: True\n", "")
+    assert cured(text, unsafe=True) == text
+
+
+CALLER = """\
+from filelock import FileLock
+lock = FileLock("x.lock")
+def step(work):
+    lock.acquire()
+    work()
+    work()
+    lock.release()
+def main(work):
+    try:
+        step(work)
+    except ValueError:
+        lock.release()
+"""
+
+
+def test_a_caller_that_gives_the_lock_back_makes_the_cure_unsafe():
+    assert "LH110" in codes(CALLER)
+    assert cured(CALLER) == CALLER
+    assert cured(CALLER, unsafe=True) != CALLER
+
+
+YIELDED = """\
+import contextlib, os
+@contextlib.contextmanager
+def locked(lock_path):
+    try:
+        fd = os.open(lock_path, os.O_CREAT | os.O_EXCL)
+        yield fd
+        os.close(fd)
+        os.unlink(lock_path)
+    except ValueError:
+        os.close(fd)
+        os.unlink(lock_path)
+        raise
+try:
+    with locked("x.lock"):
+        raise ValueError("no")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_a_block_whose_handler_gives_back_is_left_as_it_is(tmp_path):
+    before = ran(tmp_path / "before", YIELDED)
+    assert before == (0, "no\n", "")
+    assert ran(tmp_path / "after", cured(YIELDED, unsafe=True)) == before

@@ -26,7 +26,7 @@ from .tree import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from .tree import Body, SourceTree, Spot
 
@@ -306,7 +306,7 @@ def finally_behind_work(tree: SourceTree, place: Spot, released: cst.Call) -> Ki
     """`lock.acquire()`, work, `lock.release()` in one block."""
     line = tree.stands_alone(released)
     held = tree.block(line) if line is not None else None
-    if held is None or not place.spans:
+    if line is None or held is None or not place.spans:
         return None
     block, last = held
     owner = owner_of(tree, released)
@@ -324,6 +324,9 @@ def finally_behind_work(tree: SourceTree, place: Spot, released: cst.Call) -> Ki
         for call in tree.within(each, cst.Call)
     ):
         return None
+    elsewhere = ended_elsewhere(tree, [line], {owner})
+    if elsewhere is None:
+        return None
     leaving = (cst.Yield, cst.Return, cst.Break, cst.Continue)
 
     def guarded(body: Body) -> Body:
@@ -338,7 +341,61 @@ def finally_behind_work(tree: SourceTree, place: Spot, released: cst.Call) -> Ki
 
     tree.reblock(block, guarded)
     left = any(True for each in work for kind in leaving for _ in tree.within(each, kind))
-    return "unsafe" if left else "safe"
+    return "unsafe" if left else elsewhere
+
+
+ENDING = re.compile(r"release|unlock|close|unlink|remove|exit|free|clean|stop|abort|delete|rmdir")
+TELLS = re.compile(r"^(print|(\w+\.)*(debug|info|warning|error|exception|critical|log|str|repr))$")
+
+
+def ended_elsewhere(tree: SourceTree, ends: Body, owners: set[str]) -> Kind | None:
+    """Does something else give the same things back after an error that the `finally` sees first?
+
+    None where it does: they would be given back twice. Unsafe where nobody can tell.
+    """
+    function: cst.CSTNode = tree.above(ends[0], cst.FunctionDef) or tree.module
+    ours = {id(each) for end in ends for each in tree.within(end, cst.Call)}
+    around = list(tries_around(tree, ends[0], function))
+    for call in tree.within(function, cst.Call) if around else ():
+        texts = {owner_of(tree, call), *(tree.code(arg.value) for arg in call.args)}
+        if id(call) not in ours and ENDING.search(name_of(call)) and texts & owners:
+            return None
+    for each in around:
+        if isinstance(each, cst.With):
+            continue
+        parts = [*each.handlers, *([each.finalbody] if each.finalbody else [])]
+        calls = [call for part in parts for call in tree.within(part, cst.Call)]
+        if not all(TELLS.match(tree.code(call.func)) for call in calls):
+            return "unsafe"
+    return "unsafe" if any(ends_for_others(tree, owner, function) for owner in owners) else "safe"
+
+
+def tries_around(
+    tree: SourceTree, node: cst.CSTNode, function: cst.CSTNode
+) -> Iterator[cst.Try | cst.TryStar | cst.With]:
+    """What may catch an error of this statement, or ends something itself, within the function."""
+    each = tree.parents.get(node)
+    while each is not None and each is not function:
+        if isinstance(each, cst.Try | cst.TryStar | cst.With):
+            yield each
+        each = tree.parents.get(each)
+
+
+def ends_for_others(tree: SourceTree, owner: str, function: cst.CSTNode) -> bool:
+    """Is there a function that gives this back in a handler, and has not taken it itself?"""
+    for other in tree.within(tree.module, cst.FunctionDef):
+        if other is function:
+            continue
+        calls = [each for each in tree.within(other, cst.Call) if owner_of(tree, each) == owner]
+        if any(name_of(each) in ("acquire", "lock", "acquire_lock") for each in calls):
+            continue
+        if any(ENDING.search(name_of(each)) for each in calls) and any(
+            tree.above(each, kind) is not None
+            for each in calls
+            for kind in (cst.ExceptHandler, cst.Finally)
+        ):
+            return True
+    return False
 
 
 def finally_behind_yield(tree: SourceTree, place: Spot) -> Kind | None:
@@ -369,9 +426,20 @@ def finally_behind_yield(tree: SourceTree, place: Spot) -> Kind | None:
         )
         return [*body[:number], tried]
 
+    elsewhere = ended_elsewhere(tree, rest, things_ended(tree, rest))
+    if elsewhere is None:
+        return None
     tree.reblock(block, guarded)
     calm = all(ends_only(tree, each) for each in rest)
-    return "safe" if calm else "unsafe"
+    return elsewhere if calm else "unsafe"
+
+
+def things_ended(tree: SourceTree, rest: Body) -> set[str]:
+    """What these statements give back: what their calls are of, or are handed."""
+    calls = [call for each in rest for call in tree.within(each, cst.Call)]
+    found = {owner_of(tree, call) for call in calls}
+    found |= {tree.code(arg.value) for call in calls for arg in call.args}
+    return found - {"", "os", "fcntl", "shutil", "fcntl.LOCK_UN"}
 
 
 def unspaced(body: Body) -> Body:

@@ -201,3 +201,78 @@ def test_a_block_whose_handler_gives_back_is_left_as_it_is(tmp_path):
     before = ran(tmp_path / "before", YIELDED)
     assert before == (0, "no\n", "")
     assert ran(tmp_path / "after", cured(YIELDED, unsafe=True)) == before
+
+
+# --- LH115: where the file that is kept has no room ----------------------------------------------
+
+JOB = """\
+import enum, fcntl
+from dataclasses import dataclass
+from typing import NamedTuple
+class Rooted:
+    __slots__ = ()
+CLASS
+    def lock(self):
+        fcntl.flock(open(self.path, "a"), fcntl.LOCK_EX)
+Job("j.lock").lock()
+print("ran")
+"""
+INIT = "    def __init__(self, path):\n        self.path = path\n"
+CLOSED = {
+    "slots": 'class Job:\n    __slots__ = ("path",)\n' + INIT,
+    "a frozen dataclass": "@dataclass(frozen=True)\nclass Job:\n    path: str",
+    "a dataclass with slots": "@dataclass(slots=True)\nclass Job:\n    path: str",
+    "a NamedTuple": "class Job(NamedTuple):\n    path: str",
+    "a base of the module": "class Job(Rooted):\n    __slots__ = ('path',)\n" + INIT,
+}
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_no_attribute_is_set_where_none_can_be(name, tmp_path):
+    text = JOB.replace("CLASS", CLOSED[name].rstrip())
+    assert "LH115" in codes(text)
+    assert ran(tmp_path / "before", text) == (0, "ran\n", "")
+    assert ran(tmp_path / "after", cured(text, unsafe=True)) == (0, "ran\n", "")
+
+
+def test_a_plain_class_still_keeps_its_file():
+    text = JOB.replace("CLASS", "class Job:\n" + INIT.rstrip())
+    assert "self._lock_handle = open(self.path" in cured(text)
+
+
+SEVERAL = {
+    "a parameter": "def lock(path):\n    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX)\n",
+    "made of a parameter": (
+        "def lock(name):\n    path = f'/run/{name}.lock'\n"
+        "    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX)\n"
+    ),
+    "a loop": "for path in ('a.lock', 'b'):\n    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX)\n",
+    "an attribute that is set anew": (
+        "class Job:\n    def __init__(self, path):\n        self.path = path\n"
+        "    def go(self, path):\n        self.path = path\n"
+        "    def lock(self):\n        fcntl.flock(open(self.path, 'a'), fcntl.LOCK_EX)\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL)
+def test_a_helper_for_several_paths_gets_no_single_name(name):
+    text = "import fcntl\n" + SEVERAL[name]
+    assert "LH115" in codes(text)
+    assert cured(text, unsafe=True) == text
+
+
+def test_a_path_that_is_locked_elsewhere_too_makes_the_cure_unsafe():
+    one = 'def a{0}():\n    fcntl.flock(open("app.lock", "a"), fcntl.LOCK_EX)\n'
+    text = "import fcntl\n" + one.format(1) + one.format(2)  # kept by the one, waited for by two
+    assert "LH115" in codes(text)
+    assert cured(text) == text
+
+
+def test_six_dropped_files_get_six_names():
+    one = 'def a{0}():\n    fcntl.flock(open("a{0}.lock", "a"), fcntl.LOCK_EX)\n'
+    text = "import fcntl\n" + "".join(one.format(number) for number in range(6))
+    after = cured(text)
+    names = [row.split()[0] for row in after.splitlines() if " = open(" in row]
+    assert len(set(names)) == 6
+    assert codes(after) == []

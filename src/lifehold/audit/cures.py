@@ -7,6 +7,7 @@ writes code that takes a lock for stale.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -519,7 +520,8 @@ def named_handle(tree: SourceTree, place: Spot) -> Kind | None:
         return None
     function = tree.above(locked, cst.FunctionDef)
     name = lasting(tree, function)
-    if name is None:
+    kind = one_path(tree, file, function)
+    if name is None or kind is None:
         return None
     block, number = held
     target = cast("cst.Attribute | cst.Name", cst.parse_expression(name))
@@ -538,21 +540,133 @@ def named_handle(tree: SourceTree, place: Spot) -> Kind | None:
 
     tree.reblock(block, with_name)
     tree.swap(locked.args[0].value, lambda _node: cst.parse_expression(name))
-    return "safe"
+    return kind
 
 
 def lasting(tree: SourceTree, function: cst.FunctionDef | None) -> str | None:
     """A free name that lives as long as the object, or as the module."""
-    used = {each.value for each in tree.within(tree.module, cst.Name)}
-    name = next(n for n in ("lock_handle", "_lock_handle", "lock_handle_") if n not in used)
     if function is None:
-        return name
+        return free_name(tree, "lock_handle")
     if tree.above(function, cst.FunctionDef) is not None:
         return None
+    name = free_name(tree, "_lock_handle")
+    group = tree.above(function, cst.ClassDef)
+    if group is None:
+        return name
     first = function.params.params[:1]
-    if tree.above(function, cst.ClassDef) is None:
-        return f"_{name}" if f"_{name}" not in used else name
-    return f"self._{name.strip('_')}" if first and first[0].name.value == "self" else None
+    mine = bool(first) and first[0].name.value == "self"
+    return f"self.{name}" if mine and takes_attributes(tree, group) else None
+
+
+def free_name(tree: SourceTree, name: str) -> str:
+    used = {each.value for each in tree.within(tree.module, cst.Name)}
+    others = (f"{name}_{number}" for number in itertools.count(2))
+    return next(each for each in itertools.chain([name], others) if each not in used)
+
+
+PLAIN_BASES = frozenset("object ABC abc.ABC Exception Thread threading.Thread".split())
+PLAIN_MARKS = re.compile(r"(\w+\.)?(dataclass|final|total_ordering)$")
+
+
+def takes_attributes(tree: SourceTree, group: cst.ClassDef) -> bool:
+    """Can any attribute be set on its objects: no slots, nothing frozen, each base known?"""
+    for each in group.decorators:
+        mark = each.decorator
+        given = mark.args if isinstance(mark, cst.Call) else ()
+        called = mark.func if isinstance(mark, cst.Call) else mark
+        refused = {"frozen", "slots"} & {arg.keyword.value for arg in given if arg.keyword}
+        if refused or not PLAIN_MARKS.match(tree.code(called)):
+            return False
+    if any(name.value in ("__slots__", "__setattr__") for name in tree.within(group, cst.Name)):
+        return False
+    known = {each.name.value: each for each in tree.within(tree.module, cst.ClassDef)}
+    for base in group.bases:
+        name = tree.code(base.value)
+        mother = known.get(name)
+        if mother is group or (mother is not None and not takes_attributes(tree, mother)):
+            return False
+        if mother is None and name not in PLAIN_BASES:
+            return False
+    return all(tree.code(each.value) in ("ABCMeta", "abc.ABCMeta") for each in group.keywords)
+
+
+PURE = re.compile(
+    r"^((os\.path\.)?(join|expanduser|abspath)|(pathlib\.)?Path|str|os\.fspath|open)$"
+)
+
+
+def one_path(tree: SourceTree, opened: cst.Call, function: cst.FunctionDef | None) -> Kind | None:
+    """Is one path opened, whenever this runs?
+
+    One name for the files of several would free all but the last of them.
+    """
+    scope: cst.CSTNode = function or tree.module
+    several = changing(tree, scope)
+    asked = {name for arg in opened.args for name in names_in(tree, arg.value)}
+    if function is not None and asked & given_to(function) == {"self"}:
+        asked -= {"self"}
+        if not attributes_stay(tree, opened):
+            return None
+    if asked & several:
+        return None
+    pure = all(PURE.match(tree.code(call.func)) for call in tree.within(opened, cst.Call))
+    local = {
+        name for t in tree.within(scope, cst.AssignTarget) for name in names_in(tree, t.target)
+    }
+    again = any(
+        each is not opened and name_of(each) == "open" and path_in(tree, each) == path
+        for path in [path_in(tree, opened)]
+        for each in tree.within(tree.module, cst.Call)
+    )
+    once = all(given(tree, name) < 2 for name in asked)
+    inside = function is not None and asked & local
+    return "safe" if pure and once and not again and not inside else "unsafe"
+
+
+def given_to(function: cst.FunctionDef) -> set[str]:
+    params = function.params
+    named = [*params.posonly_params, *params.params, *params.kwonly_params]
+    stars = [each for each in (params.star_arg, params.star_kwarg) if isinstance(each, cst.Param)]
+    return {each.name.value for each in [*named, *stars]}
+
+
+def changing(tree: SourceTree, scope: cst.CSTNode) -> set[str]:
+    """The names of a function that come from its caller or a loop, and what is made of them."""
+    found = given_to(scope) if isinstance(scope, cst.FunctionDef) else set()
+    for loop in (*tree.within(scope, cst.For), *tree.within(scope, cst.CompFor)):
+        found |= names_in(tree, loop.target)
+    size = -1
+    while size != len(found):
+        size = len(found)
+        for each in tree.within(scope, cst.Assign):
+            if names_in(tree, each.value) & found:
+                for target in each.targets:
+                    found |= names_in(tree, target.target)
+    return found
+
+
+def given(tree: SourceTree, name: str) -> int:
+    """How often a name is given something in the module, by whatever statement."""
+    return sum(
+        isinstance(each.target, cst.Name) and each.target.value == name
+        for each in (
+            *tree.within(tree.module, cst.AssignTarget),
+            *tree.within(tree.module, cst.AugAssign),
+            *tree.within(tree.module, cst.AnnAssign),
+            *tree.within(tree.module, cst.NamedExpr),
+        )
+    )
+
+
+def attributes_stay(tree: SourceTree, opened: cst.Call) -> bool:
+    """Is each attribute in this path set by the constructor alone?"""
+    asked = {tree.code(each) for each in tree.within(opened, cst.Attribute)}
+    for target in tree.within(tree.module, cst.AssignTarget):
+        where = tree.above(target, cst.FunctionDef)
+        set_late = where is None or where.name.value not in ("__init__", "__post_init__")
+        if set_late and tree.code(target.target) in asked:
+            return False
+    return path_in(tree, opened) != "self"
 
 
 CURES: dict[str, Cure] = {

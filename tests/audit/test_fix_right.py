@@ -276,3 +276,54 @@ def test_six_dropped_files_get_six_names():
     names = [row.split()[0] for row in after.splitlines() if " = open(" in row]
     assert len(set(names)) == 6
     assert codes(after) == []
+
+
+# --- LH108: what goes by whether the file is there -----------------------------------------------
+
+TIDY = """\
+import fcntl, glob, os
+LOCK = "work.d/job.lock"
+BEFORE
+def job():
+    os.makedirs("work.d", exist_ok=True)
+    with open(LOCK, "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        os.unlink(LOCK)
+    AFTER
+job()
+print("ran")
+"""
+READ = """\
+def running():
+    try:
+        ASK
+    except OSError:
+        return False
+    return True
+"""
+ASKING = {
+    "rmdir": ("", 'os.rmdir("work.d")'),
+    "stat": (READ.replace("ASK", "os.stat(LOCK)"), "print(running())"),
+    "lstat": (READ.replace("ASK", "os.lstat(LOCK)"), "print(running())"),
+    "open": (READ.replace("ASK", "open(LOCK).close()"), "print(running())"),
+    "os.open": (READ.replace("ASK", "os.open(LOCK, os.O_RDONLY)"), "print(running())"),
+    "access": ("", "print(os.access(LOCK, os.F_OK))"),
+    "listdir": ("", 'print(os.listdir("work.d"))'),
+    "scandir": ("", 'print(len(list(os.scandir("work.d"))))'),
+    "glob": ("", 'print(glob.glob("work.d/*"))'),
+    "x": ("", 'open(f"work.d/{\'job\'}.lock", "x").close()'),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_a_file_is_not_kept_where_something_goes_by_its_absence(name, tmp_path):
+    text = TIDY.replace("BEFORE", ASKING[name][0]).replace("AFTER", ASKING[name][1])
+    assert "LH108" in codes(text)
+    before = ran(tmp_path / "before", text)
+    assert before[0] == 0
+    assert ran(tmp_path / "after", cured(text)) == before
+
+
+def test_without_one_the_file_is_kept():
+    text = TIDY.replace("BEFORE", "").replace("AFTER", "")
+    assert "os.unlink" not in cured(text)

@@ -43,6 +43,13 @@ return 0
 """
 LOOKS = ("exists", "is_file", "isfile", "lexists", "is_dir", "isdir")
 EXCLUSIVE = re.compile(r"""['"][bt+]*x[bt+]*['"]""")
+# Where a module asks for a file, or does what a file that stays would hinder.
+ASKS = frozenset(
+    "exists is_file isfile lexists is_dir isdir stat lstat access listdir scandir glob iglob rglob"
+    " iterdir walk getmtime getctime getsize samefile rmdir removedirs mkdir makedirs symlink link"
+    " is_symlink".split()
+)
+ABSENT = re.compile(r"\b(FileNotFoundError|ENOENT|FileExistsError|EEXIST)\b")
 ENDS = re.compile(
     r"^(\w+\.)*(unlock|release|close|remove|unlink|flock|lockf|delete|rmdir|log|debug|info)$"
 )
@@ -221,11 +228,34 @@ def keep_the_file(tree: SourceTree, place: Spot) -> Kind | None:
     if {path_in(tree, gone), ""} & {path_in(tree, each) for each in makes_alone(tree)}:
         return None  # a file that stays would refuse the next one
     whole = emptied(tree, statement)
-    looks = [each for each in tree.within(tree.module, cst.Call) if name_of(each) in LOOKS]
-    inside = set(tree.within(whole, cst.Call))
-    if not tree.drop(whole):
-        return None
-    return "unsafe" if any(each not in inside for each in looks) else "safe"
+    asked = asks_for_files(tree, whole, path_in(tree, gone))
+    return ("unsafe" if asked else "safe") if tree.drop(whole) else None
+
+
+def asks_for_files(tree: SourceTree, whole: cst.CSTNode, path: str) -> bool:
+    """Does anything outside of this statement go by whether a file is there?"""
+    inside = {*tree.within(whole, cst.Call), *tree.within(whole, cst.ExceptHandler)}
+    alone = makes_alone(tree)
+    for call in tree.within(tree.module, cst.Call):
+        name = name_of(call)
+        reads = name in READS and path_in(tree, call) == path and not writes(tree, call)
+        if call not in inside and (name in ASKS or call in alone or reads):
+            if not (name in ("mkdir", "makedirs") and "exist_ok=True" in tree.code(call)):
+                return True
+    return any(
+        handler.type is not None and ABSENT.search(tree.code(handler))
+        for handler in tree.within(tree.module, cst.ExceptHandler)
+        if handler not in inside
+    )
+
+
+READS = ("open", "read_text", "read_bytes")
+
+
+def writes(tree: SourceTree, opened: cst.Call) -> bool:
+    """Is a file opened so that it is made where there is none?"""
+    given = [tree.code(arg.value) for arg in opened.args]
+    return any("O_CREAT" in text or re.fullmatch(r"""['"][wabt+]+['"]""", text) for text in given)
 
 
 def path_in(tree: SourceTree, call: cst.Call) -> str:
@@ -633,7 +663,9 @@ def given_to(function: cst.FunctionDef) -> set[str]:
 def changing(tree: SourceTree, scope: cst.CSTNode) -> set[str]:
     """The names of a function that come from its caller or a loop, and what is made of them."""
     found = given_to(scope) if isinstance(scope, cst.FunctionDef) else set()
-    for loop in (*tree.within(scope, cst.For), *tree.within(scope, cst.CompFor)):
+    loops: list[cst.For | cst.CompFor] = [*tree.within(scope, cst.For)]
+    loops += tree.within(scope, cst.CompFor)
+    for loop in loops:
         found |= names_in(tree, loop.target)
     size = -1
     while size != len(found):
@@ -647,15 +679,12 @@ def changing(tree: SourceTree, scope: cst.CSTNode) -> set[str]:
 
 def given(tree: SourceTree, name: str) -> int:
     """How often a name is given something in the module, by whatever statement."""
-    return sum(
-        isinstance(each.target, cst.Name) and each.target.value == name
-        for each in (
-            *tree.within(tree.module, cst.AssignTarget),
-            *tree.within(tree.module, cst.AugAssign),
-            *tree.within(tree.module, cst.AnnAssign),
-            *tree.within(tree.module, cst.NamedExpr),
-        )
-    )
+    whole = tree.module
+    told: list[cst.BaseExpression] = [each.target for each in tree.within(whole, cst.AssignTarget)]
+    told += [each.target for each in tree.within(whole, cst.AugAssign)]
+    told += [each.target for each in tree.within(whole, cst.AnnAssign)]
+    told += [each.target for each in tree.within(whole, cst.NamedExpr)]
+    return sum(isinstance(each, cst.Name) and each.value == name for each in told)
 
 
 def attributes_stay(tree: SourceTree, opened: cst.Call) -> bool:

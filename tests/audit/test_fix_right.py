@@ -327,3 +327,87 @@ def test_a_file_is_not_kept_where_something_goes_by_its_absence(name, tmp_path):
 def test_without_one_the_file_is_kept():
     text = TIDY.replace("BEFORE", "").replace("AFTER", "")
     assert "os.unlink" not in cured(text)
+
+
+# --- LH201: an end that not every key gets -------------------------------------------------------
+
+CLIENT = "import redis\nr = redis.Redis()\n"
+SOMETIMES = {
+    "an `if` of its own": """\
+def take(lock_key, ttl=0):
+    if not r.setnx(lock_key, "1"):
+        return False
+    if ttl:
+        r.expire(lock_key, ttl)
+    return True
+""",
+    "the branch of a refusal": """\
+def take(lock_key, ttl):
+    if not r.setnx(lock_key, "1"):
+        r.expire(lock_key, ttl)
+        return False
+    return True
+""",
+    "a try that undoes it": """\
+def take(lock_key, ttl):
+    if not r.setnx(lock_key, "1"):
+        return False
+    try:
+        r.expire(lock_key, ttl)
+    except redis.RedisError:
+        r.delete(lock_key)
+        raise
+    return True
+""",
+    "another condition beside it": """\
+def take(lock_key, ttl):
+    if r.setnx(lock_key, "1") and ttl:
+        r.expire(lock_key, ttl)
+        return True
+    return False
+""",
+    "a way out before it": """\
+def take(lock_key, ttl):
+    got = r.setnx(lock_key, "1")
+    if not ttl:
+        return
+    if got:
+        r.expire(lock_key, ttl)
+""",
+    "a way out behind the test": """\
+def take(lock_key, ttl):
+    if r.setnx(lock_key, "1"):
+        if not ttl:
+            return True
+        r.expire(lock_key, ttl)
+        return True
+    return False
+""",
+    "a loop that gives up": """\
+def take(lock_key, ttl):
+    while not r.setnx(lock_key, "1"):
+        if ttl > 9:
+            break
+    r.expire(lock_key, ttl)
+""",
+}
+ALWAYS = {
+    "then": 'if r.setnx(lock_key, "1"):\n        r.expire(lock_key, 9)\n        return 1',
+    "not": 'if not r.setnx(lock_key, "1"):\n        return\n    r.expire(lock_key, 9)',
+    "named": 'got = r.setnx(lock_key, "1")\n    if got:\n        r.expire(lock_key, 9)',
+    "while": 'while not r.setnx(lock_key, "1"):\n        pass\n    r.expire(lock_key, 9)',
+    "else": 'if not r.setnx(lock_key, "1"):\n        x()\n    else:\n        r.expire(lock_key, 9)',
+    "and": 'if x() and r.setnx(lock_key, "1"):\n        r.expire(lock_key, 9)\n        return 1',
+}
+
+
+@pytest.mark.parametrize("name", SOMETIMES)
+def test_an_end_that_not_every_key_gets_stays_where_it_is(name):
+    text = CLIENT + SOMETIMES[name]
+    assert cured(text, unsafe=True) == text
+
+
+@pytest.mark.parametrize("name", ALWAYS)
+def test_an_end_that_every_key_gets_goes_into_the_request(name):
+    text = CLIENT + f"def take(lock_key):\n    {ALWAYS[name]}\n"
+    assert 'r.set(lock_key, "1", nx=True, ex=9)' in cured(text)

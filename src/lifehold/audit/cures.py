@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import libcst as cst
 
+from .cures_redis import compare_and_delete, compare_in_one, one_request
 from .tree import (
-    argument,
-    assigned_between,
     call_at,
     call_on,
     name_of,
     names_in,
-    of_redis,
     owner_of,
-    plain,
-    still,
 )
 
 if TYPE_CHECKING:
@@ -34,13 +30,6 @@ if TYPE_CHECKING:
     Cure = Callable[[SourceTree, Spot], "Kind | None"]
 
 Kind = Literal["safe", "unsafe"]
-SCRIPT = "RELEASE_OWN"
-SCRIPTED = f"""\
-{SCRIPT} = \"\"\"
-if redis.call("get", KEYS[1]) == ARGV[1] then return redis.call("del", KEYS[1]) end
-return 0
-\"\"\"
-"""
 LOOKS = ("exists", "is_file", "isfile", "lexists", "is_dir", "isdir")
 EXCLUSIVE = re.compile(r"""['"][bt+]*x[bt+]*['"]""")
 # Where a module asks for a file, or does what a file that stays would hinder.
@@ -55,168 +44,7 @@ ENDS = re.compile(
 )
 
 
-def taken_as_truth(tree: SourceTree, node: cst.CSTNode) -> bool:
-    """Is a value used as true or false alone?"""
-    each, above = node, tree.parents.get(node)
-    while isinstance(above, cst.Await | cst.UnaryOperation | cst.BooleanOperation):
-        if isinstance(above, cst.UnaryOperation) and not isinstance(above.operator, cst.Not):
-            return False
-        each, above = above, tree.parents.get(above)
-    if isinstance(above, cst.If | cst.While | cst.IfExp | cst.Assert):
-        return above.test is each
-    if isinstance(above, cst.Arg):
-        called = tree.parents.get(above)
-        return isinstance(called, cst.Call) and tree.code(called.func) == "bool"
-    if isinstance(above, cst.Assign) and len(above.targets) == 1:
-        name = above.targets[0].target
-        return isinstance(name, cst.Name) and only_asked(tree, above, name.value)
-    return False
-
-
-def only_asked(tree: SourceTree, where: cst.CSTNode, name: str) -> bool:
-    """Is a local name asked whether it is true, and nothing else?"""
-    function = tree.above(where, cst.FunctionDef)
-    if function is None:
-        return False
-    uses = [each for each in tree.within(function.body, cst.Name) if each.value == name]
-    targets = [each for each in uses if isinstance(tree.parents.get(each), cst.AssignTarget)]
-    others = [each for each in uses if each not in targets]
-    return len(targets) == 1 and all(taken_as_truth(tree, each) for each in others)
-
-
 # --- the cures ----------------------------------------------------------------------------------
-
-
-def one_request(tree: SourceTree, place: Spot) -> Kind | None:
-    """LH201: SETNX and EXPIRE become one SET with NX and an end."""
-    taken = call_at(tree, place, "setnx")
-    ended = call_on(tree, place.spans[0], "expire", "pexpire") if place.spans else None
-    if taken is None or ended is None:
-        return None
-    given, end = plain(taken), plain(ended)
-    if given is None or end is None or len(given) != 2 or len(end) != 2:
-        return None
-    client, key = owner_of(tree, taken), tree.code(given[0])
-    if not client or (owner_of(tree, ended), tree.code(end[0])) != (client, key):
-        return None
-    changed = assigned_between(tree, place.line, place.spans[0])
-    if not still(tree, end[1]) or names_in(tree, end[1]) & changed:
-        return None
-    statement = tree.stands_alone(ended)
-    if statement is None or not tree.drop(statement):
-        return None
-    unit = "ex" if name_of(ended) == "expire" else "px"
-    more = [argument(cst.Name("True"), "nx"), argument(end[1], unit)]
-
-    def whole(node: cst.CSTNode) -> cst.CSTNode:
-        call = cst.ensure_type(node, cst.Call)
-        func = cst.ensure_type(call.func, cst.Attribute).with_changes(attr=cst.Name("set"))
-        kept = [each.with_changes(comma=cst.MaybeSentinel.DEFAULT) for each in call.args]
-        return call.with_changes(func=func, args=[*kept, *more])
-
-    tree.swap(taken, whole)
-    return "safe" if of_redis(tree) and taken_as_truth(tree, taken) else "unsafe"
-
-
-def compare_and_delete(tree: SourceTree, place: Spot) -> Kind | None:
-    """LH203: a key is deleted where it still holds what this function wrote."""
-    deleted = call_at(tree, place, "delete", "unlink")
-    given = plain(deleted) if deleted is not None else None
-    if deleted is None or given is None or len(given) != 1 or not place.spans:
-        return None
-    statement = tree.stands_alone(deleted)
-    function = tree.above(deleted, cst.FunctionDef)
-    taken = call_on(tree, place.spans[0], "set", "setnx")
-    if statement is None or taken is None or tree.above(taken, cst.FunctionDef) is not function:
-        return None
-    written = [arg.value for arg in taken.args if arg.keyword is None]
-    if len(written) < 2 or tree.code(written[0]) != tree.code(given[0]):
-        return None
-    value = written[1]
-    if owner_of(tree, taken) != owner_of(tree, deleted) or not still(tree, value):
-        return None
-    if not names_in(tree, value) or names_in(tree, value) & assigned_between(
-        tree, place.spans[0] + 1, place.line
-    ):
-        return None  # a constant names nobody
-    return scripted(tree, deleted, given[0], value)
-
-
-def scripted(
-    tree: SourceTree, call: cst.Call, key: cst.BaseExpression, value: cst.BaseExpression
-) -> Kind | None:
-    """The call becomes the script that compares and deletes in one step."""
-    if any(each.value == SCRIPT for each in tree.within(tree.module, cst.Name)):
-        if SCRIPTED.strip() not in tree.module.code.replace("\r\n", "\n"):
-            return None  # the name means something else here
-    else:
-        tree.preface(SCRIPTED)
-
-    def whole(node: cst.CSTNode) -> cst.CSTNode:
-        old = cst.ensure_type(node, cst.Call)
-        func = cst.ensure_type(old.func, cst.Attribute).with_changes(attr=cst.Name("eval"))
-        args = [cst.Name(SCRIPT), cst.Integer("1"), key, value]
-        return old.with_changes(func=func, args=[argument(each) for each in args])
-
-    tree.swap(call, whole)
-    return "safe" if of_redis(tree) else "unsafe"
-
-
-def compare_in_one(tree: SourceTree, place: Spot) -> Kind | None:
-    """LH204: GET, compare and DEL become one script."""
-    deleted = call_at(tree, place, "delete", "unlink")
-    given = plain(deleted) if deleted is not None else None
-    if deleted is None or given is None or len(given) != 1 or not place.spans:
-        return None
-    branch = tree.above(deleted, cst.If)
-    got = call_on(tree, place.spans[0], "get")
-    looked = plain(got) if got is not None else None
-    if (
-        branch is None
-        or got is None
-        or looked is None
-        or not isinstance(branch.test, cst.Comparison)
-    ):
-        return None
-    if owner_of(tree, got) != owner_of(tree, deleted) or len(looked) != 1:
-        return None
-    if tree.code(looked[0]) != tree.code(given[0]) or not still(tree, given[0]):
-        return None
-    statement = tree.stands_alone(deleted)
-    test = branch.test
-    one = test.comparisons[0]
-    if statement is None or len(test.comparisons) != 1 or not isinstance(one.operator, cst.Equal):
-        return None
-    held = tree.block(statement)
-    if held is None or held[1] != 0 or tree.parents.get(held[0]) is not branch:
-        return None
-    sides = [test.left, one.comparator]
-    asked = [each for each in sides if got in list(tree.within(each, cst.Call))]
-    others = [each for each in sides if each not in asked]
-    if len(asked) != 1 or not still(tree, others[0]) or not bare(tree, asked[0], got):
-        return None
-    if isinstance(tree.parents.get(deleted), cst.Await) != isinstance(
-        tree.parents.get(got), cst.Await
-    ):
-        return None
-    kind = scripted(tree, got, given[0], others[0])
-    made = tree.swaps.pop(got, None)
-    if kind is None or made is None or not tree.drop(statement):
-        return None
-    waits = isinstance(tree.parents.get(got), cst.Await)
-
-    def test_in_one(node: cst.CSTNode) -> cst.CSTNode:
-        call = cst.ensure_type(made(got), cst.Call)
-        return cst.Await(call) if waits else call
-
-    tree.swap(test, test_in_one)
-    return kind
-
-
-def bare(tree: SourceTree, node: cst.CSTNode, got: cst.Call) -> bool:
-    """The answer of GET itself, awaited or decoded and no more."""
-    code = re.sub(r"\.decode\(.{0,10}\)$", "", tree.code(node)).strip("()")
-    return code.removeprefix("await ").strip("()") == tree.code(got).strip("()")
 
 
 def keep_the_file(tree: SourceTree, place: Spot) -> Kind | None:

@@ -5,7 +5,6 @@ Rule: what is not changed is written back byte by byte.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 import libcst as cst
@@ -213,15 +212,6 @@ def argument(value: cst.BaseExpression, keyword: str = "") -> cst.Arg:
         equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
         if keyword
         else cst.MaybeSentinel.DEFAULT,
-    )
-
-
-def of_redis(tree: SourceTree) -> bool:
-    """Does the module import redis-py, so that a client is one of its own?"""
-    return any(
-        re.match(r"(from|import) (redis|fakeredis)\b", tree.code(each))
-        for kind in (cst.Import, cst.ImportFrom)
-        for each in tree.within(tree.module, kind)
     )
 
 

@@ -411,3 +411,115 @@ def test_an_end_that_not_every_key_gets_stays_where_it_is(name):
 def test_an_end_that_every_key_gets_goes_into_the_request(name):
     text = CLIENT + f"def take(lock_key):\n    {ALWAYS[name]}\n"
     assert 'r.set(lock_key, "1", nx=True, ex=9)' in cured(text)
+
+
+# --- LH203, LH204: what is no client of Redis ----------------------------------------------------
+
+JOB_OF_CACHE = """\
+import uuid
+IMPORTS
+from redis.exceptions import ConnectionError
+def job(lock_key):
+    token = uuid.uuid4().hex
+    if not cache.set(lock_key, token, nx=True, timeout=30):
+        return
+    try:
+        print("works")
+    finally:
+        cache.delete(lock_key)
+def free(lock_key, token):
+    if cache.get(lock_key) == token:
+        cache.delete(lock_key)
+def take(lock_key):
+    if cache.setnx(lock_key, "1"):
+        cache.expire(lock_key, 30)
+        return True
+    return False
+"""
+OF_CACHE = {
+    "cache": "from django.core.cache import cache",
+    "caches": "from django.core.cache import caches\ncache = caches['locks']",
+    "renamed": "from django.core.cache import cache as other\ncache = other",
+    "handed out": "from django.core.cache import caches\ncache = made(caches)",
+}
+
+
+@pytest.mark.parametrize("name", OF_CACHE)
+def test_a_cache_of_django_is_never_asked_to_eval(name):
+    text = JOB_OF_CACHE.replace("IMPORTS", OF_CACHE[name])
+    assert {"LH203", "LH204"} & set(codes(text))
+    assert cured(text, unsafe=True) == text
+
+
+BOUND = {
+    "safe": (
+        "import redis\nr = redis.Redis()",
+        "import redis\nr = redis.Redis.from_url('redis://h')",
+        "from redis import StrictRedis as Redis\nr = Redis()",
+        "from redis.asyncio import Redis\nr: Redis = Redis()",
+        "import redis.asyncio as redis\nr = redis.from_url('redis://h')",
+        "import fakeredis\nr = None\nr = fakeredis.FakeStrictRedis()",
+        "import redis\nclass Mine(redis.Redis):\n    pass\nr = Mine()",
+        "from django.core.cache import cache\nfrom redis import Redis\nr = Redis()",
+    ),
+    "unsafe": (
+        "import redis\nfrom .clients import r",
+        "import redis\nr = made()",
+        "import redis\nr = Store()",
+        "import redis\nr = redis.Redis()\nr = made()",
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "bound"), [(k, b) for k, each in BOUND.items() for b in each])
+def test_a_script_is_safe_for_what_is_bound_to_a_client(kind, bound):
+    text = f"{bound}\ndef free(lock_key, token):\n    if r.get(lock_key) == token:\n"
+    text += "        r.delete(lock_key)\n"
+    assert "LH204" in codes(text)
+    assert ("r.eval(" in cured(text)) == (kind == "safe")
+    assert "r.eval(" in cured(text, unsafe=True)
+
+
+def test_a_parameter_is_a_client_by_its_annotation():
+    text = "import redis\ndef free(r{}, lock_key, token):\n    if r.get(lock_key) == token:\n"
+    text += "        r.delete(lock_key)\n"
+    assert "r.eval(" in cured(text.format(": redis.Redis"))
+    assert "r.eval(" in cured(text.format(": redis.Redis | None"))
+    assert "r.eval(" in cured(text.format(": 'redis.Redis[bytes]'"))
+    assert "r.eval(" not in cured(text.format(""))
+    assert "r.eval(" not in cured(text.format(": Store"))
+
+
+# --- LH203: a key that holds something else by then ----------------------------------------------
+
+WRITTEN = """\
+import redis, uuid
+r = redis.Redis()
+def job(lock_key, work):
+    token = uuid.uuid4().hex
+    if not r.set(lock_key, token, nx=True, ex=30):
+        return
+    STEP
+    try:
+        work()
+    finally:
+        r.delete(lock_key)
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "kinds"),
+    [
+        ("r.get(lock_key)", {False, True}),
+        ("r.expire(lock_key, 60)", {False, True}),
+        ('r.set(lock_key, "step 2 by " + token, xx=True, ex=3600)', set()),
+        ('r.append(lock_key, "2")', set()),
+        ("r.setex(lock_key, 60, work)", set()),
+        ("work.begin(lock_key)", {True}),
+    ],
+)
+def test_a_key_that_is_written_again_is_not_compared_with_the_first_value(step, kinds):
+    text = WRITTEN.replace("STEP", step)
+    assert "LH203" in codes(text)
+    for unsafe in (False, True):
+        assert ("r.eval(" in cured(text, unsafe=unsafe)) == (unsafe in kinds)

@@ -24,6 +24,8 @@ from .tree import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .cures import Kind
     from .tree import SourceTree, Spot
 
@@ -53,6 +55,7 @@ def one_request(tree: SourceTree, place: Spot) -> Kind | None:
         return None
     statement = tree.stands_alone(ended)
     kind = ends_each_success(tree, taken, statement) if statement is not None else None
+    kind = least(kind, of_redis(tree, client))
     if statement is None or kind is None or not tree.drop(statement):
         return None
     unit = "ex" if name_of(ended) == "expire" else "px"
@@ -65,7 +68,7 @@ def one_request(tree: SourceTree, place: Spot) -> Kind | None:
         return call.with_changes(func=func, args=[*kept, *more])
 
     tree.swap(taken, whole)
-    return kind if of_redis(tree) and taken_as_truth(tree, taken) else "unsafe"
+    return kind if taken_as_truth(tree, taken) else least("unsafe", kind)
 
 
 LEAVING = (cst.Return, cst.Raise, cst.Break, cst.Continue, cst.Yield)
@@ -190,13 +193,45 @@ def compare_and_delete(tree: SourceTree, place: Spot) -> Kind | None:
         tree, place.spans[0] + 1, place.line
     ):
         return None  # a constant names nobody
-    return scripted(tree, deleted, given[0], value)
+    kind = stays_written(tree, taken, deleted, tree.code(given[0]))
+    return kind and least(scripted(tree, deleted, given[0], value), kind)
+
+
+WRITES = re.compile(
+    r"^(set|setex|psetex|setnx|getset|append|setrange|incr\w*|decr\w*|mset\w*|rename\w*|restore"
+    r"|copy|hset|delete|unlink|getdel|eval\w*)$"
+)
+LOOKS = re.compile(r"^(get|exists|ttl|pttl|p?expire(at)?|persist|touch|type|watch)$")
+
+
+def stays_written(tree: SourceTree, taken: cst.Call, deleted: cst.Call, key: str) -> Kind | None:
+    """Does the key still hold what SET wrote? None where the function writes it once more.
+
+    Where the key is handed on, or the module writes it elsewhere, that cannot be told: unsafe.
+    """
+    scope = tree.above(deleted, cst.FunctionDef) or tree.module
+    kind: Kind = "safe"
+    for call in tree.within(tree.module, cst.Call):
+        if call in (taken, deleted) or not any(tree.code(arg.value) == key for arg in call.args):
+            continue
+        here = scope in (tree.module, tree.above(call, cst.FunctionDef))
+        if WRITES.match(name_of(call)):
+            again = tree.code(call.args[0].value) == key and name_of(call) in ("delete", "unlink")
+            if here and not again:
+                return None
+            kind = kind if again else "unsafe"
+        elif here and not LOOKS.match(name_of(call)) and not TELLS.match(tree.code(call.func)):
+            kind = "unsafe"
+    return kind
 
 
 def scripted(
     tree: SourceTree, call: cst.Call, key: cst.BaseExpression, value: cst.BaseExpression
 ) -> Kind | None:
     """The call becomes the script that compares and deletes in one step."""
+    kind = of_redis(tree, owner_of(tree, call))
+    if kind is None:
+        return None
     if any(each.value == SCRIPT for each in tree.within(tree.module, cst.Name)):
         if SCRIPTED.strip() not in tree.module.code.replace("\r\n", "\n"):
             return None  # the name means something else here
@@ -210,7 +245,7 @@ def scripted(
         return old.with_changes(func=func, args=[argument(each) for each in args])
 
     tree.swap(call, whole)
-    return "safe" if of_redis(tree) else "unsafe"
+    return kind
 
 
 def compare_in_one(tree: SourceTree, place: Spot) -> Kind | None:
@@ -302,10 +337,91 @@ def only_asked(tree: SourceTree, where: cst.CSTNode, name: str) -> bool:
     return len(targets) == 1 and all(taken_as_truth(tree, each) for each in others)
 
 
-def of_redis(tree: SourceTree) -> bool:
-    """Does the module import redis-py, so that a client is one of its own?"""
-    return any(
-        re.match(r"(from|import) (redis|fakeredis)\b", tree.code(each))
-        for kind in (cst.Import, cst.ImportFrom)
-        for each in tree.within(tree.module, kind)
-    )
+def of_redis(tree: SourceTree, owner: str) -> Kind | None:
+    """Is this a client of Redis? Safe where it is bound to one, None for a cache.
+
+    What is only named like one may be anything: unsafe.
+    """
+    known = imported(tree)
+    if owner.partition(".")[0].partition("[")[0] in known["cache"]:
+        return None
+    bound = list(given_to(tree, owner))
+    clients = [is_client(tree, each, known) for each in bound if tree.code(each) != "None"]
+    if any(CACHES.search(tree.code(each)) for each in bound):
+        return None
+    if clients and all(clients):
+        return "safe"
+    return None if known["cache"] else "unsafe"
+
+
+CACHES = re.compile(r"\bcaches\[|\bget_cache\(|\bcaches\.create_connection")
+CLIENTS = re.compile(r"(^|\.)((Strict)?Redis(Cluster)?|FakeStrictRedis|FakeRedis|from_url)$")
+FROM_REDIS = re.compile(r"(from|import) (redis|fakeredis|aioredis|django_redis)\b")
+FROM_CACHE = re.compile(
+    r"from (django\.core\.cache|flask_caching|aiocache|cachelib|cachetools|diskcache)\b"
+    r"|from django\.core import .*\bcache\b|import (django\.core\.cache|aiocache|diskcache)\b"
+)
+CONNECTS = "get_redis_connection"
+
+
+def imported(tree: SourceTree) -> dict[str, set[str]]:
+    """The names that the imports of a module bring, from redis-py and from caches."""
+    found: dict[str, set[str]] = {"redis": set(), "cache": set()}
+    lines: list[cst.Import | cst.ImportFrom] = [*tree.within(tree.module, cst.Import)]
+    lines += tree.within(tree.module, cst.ImportFrom)
+    for line in lines:
+        text = tree.code(line)
+        given = () if isinstance(line.names, cst.ImportStar) else line.names
+        names = {tree.code(each.asname.name if each.asname else each.name) for each in given}
+        if FROM_REDIS.match(text):
+            found["redis"] |= names
+        if FROM_CACHE.match(text):
+            found["cache"] |= names
+    return found
+
+
+def given_to(tree: SourceTree, owner: str) -> Iterator[cst.BaseExpression]:
+    """What a name or an attribute is bound to, by assignments, `with`, and annotations."""
+    for each in tree.within(tree.module, cst.Assign):
+        if any(tree.code(target.target) == owner for target in each.targets):
+            yield each.value
+    for annotated in tree.within(tree.module, cst.AnnAssign):
+        if tree.code(annotated.target) == owner:
+            yield annotated.value or annotated.annotation.annotation
+    for item in tree.within(tree.module, cst.WithItem):
+        if item.asname is not None and tree.code(item.asname.name) == owner:
+            yield item.item
+    for param in tree.within(tree.module, cst.Param):
+        if param.name.value == owner:
+            yield param.annotation.annotation if param.annotation else param.name
+
+
+def is_client(
+    tree: SourceTree, value: cst.BaseExpression, known: dict[str, set[str]], depth: int = 4
+) -> bool:
+    """Is this made by redis-py, or annotated as one of its clients?"""
+    if isinstance(value, cst.Await):
+        return is_client(tree, value.expression, known, depth)
+    if isinstance(value, cst.Call):
+        return named_client(tree, tree.code(value.func), known)
+    text = tree.code(value).strip("'\"").partition("[")[0]
+    if isinstance(value, cst.BinaryOperation):  # Redis | None
+        sides = [each for each in (value.left, value.right) if tree.code(each) != "None"]
+        return all(is_client(tree, each, known, depth) for each in sides)
+    if named_client(tree, text, known):
+        return True
+    others = list(given_to(tree, text)) if depth and isinstance(value, cst.Name) else []
+    others = [each for each in others if tree.code(each) != text]
+    return bool(others) and all(is_client(tree, each, known, depth - 1) for each in others)
+
+
+def named_client(tree: SourceTree, name: str, known: dict[str, set[str]]) -> bool:
+    """Is this a class of clients, or a function that makes one?"""
+    first = name.partition(".")[0]
+    roots = {each.partition(".")[0] for each in known["redis"]}
+    if first in roots:
+        return bool(CLIENTS.search(name)) or name in known["redis"] or name == CONNECTS
+    for group in tree.within(tree.module, cst.ClassDef):
+        if group.name.value == name:
+            return any(named_client(tree, tree.code(b.value), known) for b in group.bases)
+    return False

@@ -620,6 +620,26 @@ def test_the_results_and_fences_of_root_are_kept_in_a_users_folder(theirs):
     assert (guard.read().data, guard.read().token) == (b"words", 7)
 
 
+def test_a_users_data_that_root_writes_stays_the_users_and_gets_no_rights(theirs):
+    path = theirs / "data"
+    result(as_nobody(theirs_with_mode, path, 0o640))
+    guard = FencedFile(path, 7)
+    guard.update(lambda data: data + b" and root's")
+    guard.write(path.read_bytes() + b", again")
+    found = path.stat()
+    assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (NOBODY, 0o640)
+    assert path.read_bytes() == b"words and root's, again"
+    result(as_nobody(os.chmod, path, 0o4755))
+    with pytest.raises(UnsafeGround, match="runs as its owner"):
+        guard.update(lambda data: data)
+    assert path.stat().st_uid == NOBODY
+
+
+def theirs_with_mode(path: Path, mode: int) -> None:
+    path.write_bytes(b"words")
+    path.chmod(mode)
+
+
 def test_only_root_among_strangers_walks_its_paths(tmp_path, theirs):
     seams = {
         type(Lock(folder / "x.lock", kind="generation")._mechanism.files)

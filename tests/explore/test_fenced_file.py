@@ -23,10 +23,10 @@ def test_data_that_is_renamed_before_its_fence_is_noted_is_found(monkeypatch):
         known = self.fence()
         file.admit(self.path, token, known.fence)
         copy = self._copy()
-        made = self._fill(copy, data, None)
+        made = self._fill(copy, data, self.path, None)
         copy.move(self.path, still)
         copy.abandon()
-        self._note(file.Fence(token, (token, made), known.written), still)
+        self._note(file.Fence(token, (token, made), known.written), still, None)
 
     monkeypatch.setattr(file.FencedPair, "put", put)
     assert LEAK in found("2 writers and a reader")
@@ -35,8 +35,8 @@ def test_data_that_is_renamed_before_its_fence_is_noted_is_found(monkeypatch):
 def test_a_fence_that_forgets_the_data_before_is_found(monkeypatch):
     note = file.FencedPair._note
 
-    def forgetful(self, fence, still):
-        note(self, file.Fence(fence.fence, fence.written), still)
+    def forgetful(self, fence, still, before):
+        note(self, file.Fence(fence.fence, fence.written), still, before)
 
     monkeypatch.setattr(file.FencedPair, "_note", forgetful)
     assert LEAK in found("2 writers and a reader")
@@ -53,7 +53,8 @@ def test_a_reader_that_lets_go_of_the_data_before_it_reads_the_fence_is_found(mo
             fd = self._open(self.path)
             data = which = None
             if fd is not None:
-                data, which = self._content(fd, self.path, None)
+                data, seen = self._content(fd, self.path, None)
+                which = file.identity(seen)
                 self.files.close(fd)
             known = self.fence()
             if which is None or known.token_of(which) is not None:

@@ -193,6 +193,45 @@ def test_a_file_is_replaced_in_one_step_and_keeps_its_mode(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["x", "x.fence", "x.fence.lock"]
 
 
+@pytest.mark.parametrize("bits", [0o4755, 0o2755, 0o6711])
+@pytest.mark.parametrize("mode", [None, 0o600])
+def test_a_file_that_runs_as_its_owner_is_not_replaced(tmp_path, bits, mode):
+    """Who writes it may be another user than who made it run so."""
+    path = tmp_path / "x"
+    path.write_bytes(b"#!/bin/sh")
+    path.chmod(bits)
+    guard = FencedFile(path, 5, mode=mode)
+    for act in (lambda: guard.write(b"new"), lambda: guard.update(lambda data: data + b"more")):
+        with pytest.raises(UnsafeGround, match="chmod ug-s"):
+            act()
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"#!/bin/sh", bits)
+
+
+def test_nothing_of_ours_is_sticky(tmp_path):
+    FencedFile(tmp_path / "x", 5).write(b"old")
+    for each in ("x", "x.fence"):
+        (tmp_path / each).chmod(0o1640)
+    FencedFile(tmp_path / "x", 6).write(b"new")
+    modes = [stat.S_IMODE((tmp_path / each).stat().st_mode) for each in ("x", "x.fence")]
+    assert modes == [0o640, 0o640]
+
+
+def test_an_update_lets_in_whom_the_data_let_in_that_it_was_made_of(tmp_path):
+    """And nobody else, whatever was put in its place meanwhile."""
+    path = tmp_path / "x"
+    path.write_bytes(b"secret")
+    path.chmod(0o600)
+
+    def change(data):
+        path.unlink()
+        path.touch(0o666)
+        path.chmod(0o666)
+        return data
+
+    assert FencedFile(path, 5).update(change) == b"secret"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
 def test_a_copy_of_private_data_is_never_open_to_others(tmp_path, monkeypatch):
     """Who opened it while it was empty would read what comes into it."""
     (tmp_path / "x").write_bytes(b"old")
@@ -310,8 +349,8 @@ def test_a_writer_that_waits_for_another_one_is_told_who_it_is(tmp_path):
 def test_a_write_whose_lock_file_was_removed_meanwhile_is_not_made(tmp_path, monkeypatch):
     note = FencedPair._note
 
-    def removed(self, fence, still):
-        note(self, fence, still)
+    def removed(self, fence, still, *more):
+        note(self, fence, still, *more)
         os.unlink(tmp_path / "x.fence.lock")
 
     FencedFile(tmp_path / "x", 5).write(b"old")

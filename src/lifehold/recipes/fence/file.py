@@ -140,8 +140,9 @@ class FencedFile:
 
         def work(held: Holding) -> bytes:
             self._told(self._pair.advance, token, held.check)
-            made = as_bytes(self.path, change(self._told(self._pair.read).data))
-            self._told(self._pair.put, made, token, held.check)
+            seen, of = self._told(self._pair.look)
+            made = as_bytes(self.path, change(seen.data))
+            self._told(self._pair.put, made, token, held.check, of)
             return made
 
         return self._under_the_lock(work)
@@ -209,6 +210,7 @@ SUFFIX = ".fence"
 FIXED = (f"{SUFFIX}{NEW}", f"{SUFFIX}.data{NEW}", NEW)  # of copies, before they were by chance
 PIECE = 1 << 20  # bytes of one read or write
 LONGEST = 4096  # bytes of a fence
+SPECIAL = stat.S_ISUID | stat.S_ISGID
 TRIES = 100  # how often data may be replaced while we read it
 VERSION = 1
 
@@ -320,46 +322,50 @@ class FencedPair:
         `still()` raises when the lock is not in hand any more.
         """
         still()
-        known = self.fence()
+        known, of = self._noted()
         if admit(self.path, token, known.fence) > known.fence:
             self._sweep(self.path + SUFFIX)
-            self._note(Fence(token, known.written, known.before), still)
+            self._note(Fence(token, known.written, known.before), still, of)
 
-    def put(self, data: bytes, token: int, still: Callable[[], object]) -> None:
-        """Replace the data in one step."""
+    def put(self, data: bytes, token: int, still: Callable[[], object], of: Any = None) -> None:
+        """Replace the data in one step.
+
+        `of`: what stat(2) said of the file that `data` was made from, if of any. The new one lets
+        in whom that one let in, whatever stands at its path by now.
+        """
         still()
-        known = self.fence()
+        known, noted = self._noted()
         admit(self.path, token, known.fence)
         there = self._there()
         self._sweep(self.path + SUFFIX)
         copy = self._copy()
         try:
-            made = self._fill(copy, data, self._mode_of_data(there))
+            made = self._fill(copy, data, self.path, there if of is None else of)
             before = None
             if there is not None and (older := known.token_of(identity(there))) is not None:
                 before = (older, identity(there))
-            self._note(Fence(token, (token, made), before), still)
+            self._note(Fence(token, (token, made), before), still, noted)
             copy.move(self.path, still)
         finally:
             copy.abandon()
         self._flush_folder()
 
-    def _note(self, fence: Fence, still: Callable[[], object]) -> None:
-        """The fence is on the disk when this returns."""
+    def _note(self, fence: Fence, still: Callable[[], object], before: Any) -> None:
+        """The fence is on the disk when this returns. `before`: the stat(2) of the old one."""
         text = {"lifehold": VERSION, "kind": "fence", "fence": fence.fence}
         more = {"written": fence.written, "before": fence.before}
         line = json.dumps(text | more, separators=(",", ":")) + "\n"
-        self._place(self.path + SUFFIX, line.encode(), still)
+        self._place(self.path + SUFFIX, line.encode(), still, before)
 
     def place(self, content: bytes, still: Callable[[], object]) -> None:
         """Replace the data in one step, without a fence; on the disk when it returns."""
         self._sweep(self.path)
-        self._place(self.path, content, still)
+        self._place(self.path, content, still, None)
 
-    def _place(self, name: str, content: bytes, still: Callable[[], object]) -> None:
+    def _place(self, name: str, content: bytes, still: Callable[[], object], before: Any) -> None:
         copy = self._copy()
         try:
-            self._fill(copy, content, None)
+            self._fill(copy, content, name, before)
             copy.move(name, still)
         finally:
             copy.abandon()
@@ -395,12 +401,25 @@ class FencedPair:
                 except OSError:
                     pass  # gone, or not ours to remove: it is in nobody's way
 
-    def _fill(self, copy: Copy, content: bytes, mode: int | None) -> Identity:
-        """A new file with this content, flushed."""
+    def _fill(self, copy: Copy, content: bytes, path: str, before: Any) -> Identity:
+        """A new file with this content, flushed. `before`: the stat(2) of what it replaces.
+
+        L13  It belongs to whom that one belonged, and lets in whom it let in: root's write into a
+        user's file makes no file of root's that holds a user's words. None has more than rwx.
+        """
         files = self.files
-        if mode is None:
-            mode = self.mode
-        fd = copy.make(0o666 if mode is None else 0o600)  # L13  nobody has it open too early
+        if before is not None and before.st_mode & SPECIAL:
+            raise UnsafeGround(
+                f"{path!r} runs as its owner or group: a copy is not made of it. For data that "
+                "is no program, take the bits away: chmod ug-s",
+                name=self.path,
+            )
+        mode = self.mode
+        if mode is None and before is not None:
+            mode = before.st_mode & 0o777
+        fd = copy.make(0o666 if mode is None else 0o600)  # nobody has it open too early
+        if before is not None:
+            self._hand_on(fd, before)
         if mode is not None:
             files.fchmod(fd, mode)
         at = 0
@@ -410,7 +429,21 @@ class FencedPair:
             files.fsync(fd)
         return identity(files.fstat(fd))
 
-    def _there(self) -> object:
+    def _hand_on(self, fd: int, before: Any) -> None:
+        """Give it to the owner and group of what it replaces, as far as we may."""
+        made = self.files.fstat(fd)
+        if (made.st_uid, made.st_gid) == (before.st_uid, before.st_gid):
+            return
+        for uid, gid in ((before.st_uid, before.st_gid), (-1, before.st_gid)):
+            try:
+                os.fchown(fd, uid, gid)
+            except OSError as error:
+                if error.errno != errno.EPERM:
+                    raise
+            else:
+                return
+
+    def _there(self) -> Any:
         """What lstat(2) says of the data, None when there is none. Refuses what is no file (L7)."""
         try:
             found = self.files.lstat(self.path)
@@ -419,10 +452,6 @@ class FencedPair:
         if not stat.S_ISREG(found.st_mode):
             raise no_file(self.path)
         return found
-
-    def _mode_of_data(self, there: Any) -> int | None:
-        """As it was, unless `mode` was given."""
-        return None if there is None or self.mode is not None else stat.S_IMODE(there.st_mode)
 
     def _flush_folder(self) -> None:
         if not self.durable:
@@ -440,18 +469,23 @@ class FencedPair:
 
     def read(self) -> Fenced:
         """The data, under which token it was written, and the fence. Takes no lock."""
+        return self.look()[0]
+
+    def look(self) -> tuple[Fenced, Any]:
+        """What `read` says, and the stat(2) of the file that was read; None for none."""
         last: Any = None
         for _ in range(TRIES):
             fd = self._open(self.path)
             try:  # open until the fence is read: so its inode is not given to another file
-                data, which = (None, None) if fd is None else self._content(fd, self.path, None)
+                data, of = (None, None) if fd is None else self._content(fd, self.path, None)
                 known = self.fence()
             finally:
                 if fd is not None:
                     self.files.close(fd)
+            which = None if of is None else identity(of)
             token = None if which is None else known.token_of(which)
-            if token is not None or (which, known) == last:
-                return Fenced(data, token, known.fence)  # seen twice alike: it is somebody else's
+            if token is not None or (which, known) == last:  # alike twice: it is somebody else's
+                return Fenced(data, token, known.fence), of
             last = (which, known)
         raise OSError(errno.ESTALE, "it is replaced faster than it is read")
 
@@ -468,15 +502,19 @@ class FencedPair:
 
     def fence(self) -> Fence:
         """What stands beside the data. Raises CorruptRecord."""
+        return self._noted()[0]
+
+    def _noted(self) -> tuple[Fence, Any]:
+        """And the stat(2) of the file that says so; None for none."""
         path = self.path + SUFFIX
         fd = self._open(path)
         if fd is None:
-            return Fence()
+            return Fence(), None
         try:
-            content, _ = self._content(fd, path, LONGEST)
+            content, found = self._content(fd, path, LONGEST)
         finally:
             self.files.close(fd)
-        return read_fence(content, path)
+        return read_fence(content, path), found
 
     def _open(self, path: str) -> int | None:
         try:
@@ -488,8 +526,8 @@ class FencedPair:
                 raise no_file(path) from error
             raise
 
-    def _content(self, fd: int, path: str, limit: int | None) -> tuple[bytes, Identity]:
-        """All of an open file and what it is."""
+    def _content(self, fd: int, path: str, limit: int | None) -> tuple[bytes, Any]:
+        """All of an open file, and its stat(2)."""
         found = self.files.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise no_file(path)
@@ -499,7 +537,7 @@ class FencedPair:
         while at < end and (piece := self.files.pread(fd, min(PIECE, end - at), at)):
             pieces.append(piece)
             at += len(piece)
-        return b"".join(pieces), identity(found)
+        return b"".join(pieces), found
 
 
 def identity(found: Any) -> Identity:

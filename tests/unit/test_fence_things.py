@@ -575,6 +575,20 @@ def test_another_error_of_the_server_is_the_callers_to_see():
         FencedObject(S3Objects(Denied(), "b"), "x", 5).write(b"x")
 
 
+def test_an_object_in_a_folder_keeps_its_mode(tmp_path):
+    path = tmp_path / "x.object"
+    guard = FencedObject(FolderObjects(tmp_path), "x", 5)
+    guard.write(b"secret")
+    path.chmod(0o600)
+    guard.write(b"another")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    FencedObject(FolderObjects(tmp_path, mode=0o640), "x", 5).write(b"by order")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    path.chmod(0o4755)
+    with pytest.raises(UnsafeGround, match="runs as its owner"):
+        guard.write(b"more")
+
+
 def test_a_key_stays_in_its_folder(tmp_path):
     store = FolderObjects(tmp_path / "in", durable=False)
     keys = ["../out/a b", ".", "..", "x", "x.lock", "x.object.lock", "x.object.new"]

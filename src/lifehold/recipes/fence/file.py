@@ -357,10 +357,13 @@ class FencedPair:
         line = json.dumps(text | more, separators=(",", ":")) + "\n"
         self._place(self.path + SUFFIX, line.encode(), still, before)
 
-    def place(self, content: bytes, still: Callable[[], object]) -> None:
-        """Replace the data in one step, without a fence; on the disk when it returns."""
+    def place(self, content: bytes, still: Callable[[], object], before: Any) -> None:
+        """Replace the data in one step, without a fence; on the disk when it returns.
+
+        `before`: as of `_fill`.
+        """
         self._sweep(self.path)
-        self._place(self.path, content, still, None)
+        self._place(self.path, content, still, before)
 
     def _place(self, name: str, content: bytes, still: Callable[[], object], before: Any) -> None:
         copy = self._copy()
@@ -489,16 +492,15 @@ class FencedPair:
             last = (which, known)
         raise OSError(errno.ESTALE, "it is replaced faster than it is read")
 
-    def bare(self) -> bytes | None:
-        """The data alone, None when there is none."""
+    def bare(self) -> tuple[bytes | None, Any]:
+        """The data alone and the stat(2) of its file, twice None when there is none."""
         fd = self._open(self.path)
         if fd is None:
-            return None
+            return None, None
         try:
-            content, _ = self._content(fd, self.path, None)
+            return self._content(fd, self.path, None)
         finally:
             self.files.close(fd)
-        return content
 
     def fence(self) -> Fence:
         """What stands beside the data. Raises CorruptRecord."""

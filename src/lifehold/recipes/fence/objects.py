@@ -226,26 +226,29 @@ class FolderObjects:
         return FencedPair(files_for(path), path, self._durable, self._mode)
 
     def get(self, key: str) -> Stored | None:
-        pair = self._pair(key)
+        return self._look(self._pair(key), key)[0]
+
+    def _look(self, pair: FencedPair, key: str) -> tuple[Stored | None, Any]:
+        """What is there, and the stat(2) of its file."""
         try:
-            body = pair.bare()
+            body, found = pair.bare()
         except OSError as error:
             raise refused(pair.path, error) from error
         if body is None:
-            return None
+            return None, None
         data, token, nonce = opened(body, key)
-        return Stored(data, nonce, token)
+        return Stored(data, nonce, token), found
 
     def put_if(self, key: str, data: bytes | None, token: int, etag: str | None) -> bool:
         pair = self._pair(key)
         make_folders(pair.files, pair.path)
         with Lock(f"{pair.path}.lock", kind="kernel", mode=self._mode) as held:
-            found = self.get(key)
+            found, file = self._look(pair, key)
             if (None if found is None else found.etag) != etag:
                 return False
             held.check()
             try:
-                pair.place(sealed(data, token), held.check)
+                pair.place(sealed(data, token), held.check, file)
             except LifeholdError:
                 raise
             except OSError as error:

@@ -442,7 +442,7 @@ def test_another_412_is_none_of_our_business():
     ours = json.dumps({"type": "urn:lifehold:problem:stale-token", "fence": "x"}).encode()
     for other in (
         answer(), answer(body=b"no"), answer(body=b"[]"), answer(200, body=ours),
-        answer(media="application/json", body=ours),
+        answer(media="application/json", body=ours), answer(body=b"[" * 100_000),
     ):  # fmt: skip
         after(other)
     with pytest.raises(StaleToken, match="request"):

@@ -37,7 +37,7 @@ from lifehold.fence import (
 from lifehold.local import ground
 from lifehold.local.files import HOST
 from lifehold.recipes.fence.file import FencedPair
-from lifehold.recipes.fence.objects import sealed
+from lifehold.recipes.fence.objects import FRONT, sealed
 
 
 class Refused(Exception):
@@ -305,7 +305,14 @@ def test_a_link_is_neither_followed_nor_replaced(tmp_path):
     [b"", b"{", b"[]", b"{}", b'{"lifehold":1,"kind":"fence","fence":"x"}', b"\0" * 50,
      b'{"lifehold":1,"kind":"fence","fence":-1,"written":null,"before":null}',
      b'{"lifehold":1,"kind":"fence","fence":1,"written":[1],"before":null}',
-     b'{"lifehold":2,"kind":"fence","fence":1,"written":null,"before":null}'],
+     b'{"lifehold":2,"kind":"fence","fence":1,"written":null,"before":null}',
+     b"[" * 4000,
+     b'{"lifehold":1,"kind":"fence","fence":1.5,"written":null,"before":null}',
+     b'{"lifehold":1,"kind":"fence","fence":true,"written":null,"before":null}',
+     b'{"lifehold":1e999,"kind":"fence","fence":1,"written":null,"before":null}',
+     b'{"lifehold":1,"kind":"fence","fence":1,"written":[1e999,[1,2,3]],"before":null}',
+     b'{"lifehold":1,"kind":"fence","fence":1,"written":["9",["1","2","3"]],"before":null}',
+     b'{"lifehold":1,"kind":"fence","fence":1,"written":[1,[1,2,1e999]],"before":null}'],
 )  # fmt: skip
 def test_a_fence_that_cannot_be_read_admits_nobody(tmp_path, content):
     (tmp_path / "x").write_bytes(b"data")
@@ -564,6 +571,21 @@ def test_an_object_whose_first_line_was_cut_is_corrupt():
         bucket.objects["x"] = cut
         with pytest.raises(CorruptRecord):
             FencedObject(S3Objects(bucket, "b"), "x", 5).write(b"x")
+
+
+@pytest.mark.parametrize(
+    "members",
+    [b'"x":' + b"[" * 100_000, b'"token":1e999,"void":false,"nonce":"x"}',
+     b'"token":1.5,"void":false,"nonce":"x"}', b'"token":true,"void":false,"nonce":"x"}',
+     b'"token":"5","void":false,"nonce":"x"}', b'"token":5,"void":false,"nonce":[]}',
+     b'"token":5,"void":"no","nonce":"x"}'],
+)  # fmt: skip
+def test_an_object_with_a_first_line_of_another_is_corrupt(tmp_path, members):
+    (tmp_path / "x.object").write_bytes(FRONT + members + b"\ndata")
+    guard = FencedObject(FolderObjects(tmp_path), "x", 5)
+    for act in (guard.read, guard.advance, lambda: guard.write(b"new")):
+        with pytest.raises(CorruptRecord):
+            act()
 
 
 def test_another_error_of_the_server_is_the_callers_to_see():

@@ -112,7 +112,7 @@ def docker_command(text: str) -> str:
     """The shell of `CMD ["sh", "-c", "..."]`, or of `CMD ...`."""
     try:
         given = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
         return ""

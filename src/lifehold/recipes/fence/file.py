@@ -571,12 +571,13 @@ def read_fence(content: bytes, path: str) -> Fence:
     """What a fence file says. Raises CorruptRecord: a fence that was lost must not admit."""
     try:
         text = json.loads(content)
-        if text["kind"] != "fence" or not 0 <= text["fence"] <= LARGEST + 1:
+        if text["kind"] != "fence":
             raise ValueError(text)
-        if text["lifehold"] > VERSION:
+        if natural(text["lifehold"]) > VERSION:
             raise CorruptRecord(f"{path!r} was written by a newer lifehold: update", name=path)
-        return Fence(text["fence"], known(text["written"]), known(text["before"]))
-    except (ValueError, TypeError, KeyError, LookupError) as error:
+        fence = natural(text["fence"], LARGEST + 1)
+        return Fence(fence, known(text["written"]), known(text["before"]))
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise CorruptRecord(
             f"{path!r} is no fence that lifehold has written, so no write can be told from a late "
             "one. Where its content is lost for good, and every old holder is gone: remove it.",
@@ -589,4 +590,13 @@ def known(entry: Any) -> tuple[int, Identity] | None:
     if entry is None:
         return None
     token, (inode, size, mtime_ns) = entry
-    return int(token), (int(inode), int(size), int(mtime_ns))
+    if type(mtime_ns) is not int:  # before 1970 it is negative
+        raise ValueError(entry)
+    return natural(token, LARGEST + 1), (natural(inode), natural(size), mtime_ns)
+
+
+def natural(given: Any, most: int = 1 << 64) -> int:
+    """A whole number, not negative. Raises ValueError for what JSON can hold besides."""
+    if type(given) is not int or not 0 <= given <= most:
+        raise ValueError(given)
+    return given

@@ -414,14 +414,14 @@ def _refuse(body: bytes, lease: Carrier | int) -> None:
     try:
         told = json.loads(body)
         ours = told["type"] == TYPE + TITLES[412][0]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return
     if not ours:
         return
     fence, name = told.get("fence"), told.get("name")
     token = token_of(lease, "request")
     named = name if isinstance(name, str) else "request"
-    raise stale(named, token, fence if isinstance(fence, int) else None)
+    raise stale(named, token, fence if type(fence) is int else None)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from ...local.handles import files_for
 from ...local.refusals import make_folders, refused
 from ...lock import Lock
 from ...runtime import fork
-from .file import Fenced, FencedPair, as_bytes
+from .file import Fenced, FencedPair, as_bytes, natural
 from .rule import check_name, token_of
 
 TYPE_CHECKING = False
@@ -150,10 +150,10 @@ def opened(body: bytes, key: str) -> tuple[bytes | None, int, str]:
         return body, 0, ""
     try:
         told = json.loads(line)
-        token, void, nonce = int(told["token"]), bool(told["void"]), str(told["nonce"])
-        if not end or not 0 <= token <= LARGEST + 1:
+        token, void, nonce = natural(told["token"], LARGEST + 1), told["void"], told["nonce"]
+        if not end or type(void) is not bool or type(nonce) is not str:
             raise ValueError(line)
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptRecord(
             f"{key!r} begins as a fenced object and is none: write it anew by other means",
             name=key,

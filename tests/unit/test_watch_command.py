@@ -112,6 +112,17 @@ def test_a_folder_that_cannot_be_read_is_told_and_ends_nothing(tmp_path):
     assert [each.state for each in told] == [BEGUN, ENDED]
 
 
+def test_no_other_file_system_below_a_folder_is_entered(tmp_path, monkeypatch):
+    for each in ("here", "other", "other/below"):
+        (tmp_path / each).mkdir()
+        assert history.append(f"{tmp_path}/{each}/x.lock", runs("hold", end=1000.0)[0])
+    monkeypatch.setattr(watch_config, "mount_points", lambda: ["/", f"{tmp_path}/other"])
+    found = watch_config.histories_in(str(tmp_path))
+    assert [lock for lock, _ in found] == [f"{tmp_path}/here/x.lock"]
+    below = watch_config.histories_in(f"{tmp_path}/other")  # which was named
+    assert len(below) == 2
+
+
 @needs("linux", "proc", "all processes")
 def test_only_the_policy_clears_and_only_what_is_proven(tmp_path, monkeypatch):
     monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path / "names"))

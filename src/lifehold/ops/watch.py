@@ -19,6 +19,7 @@ from ..core import explain
 from ..core.errors import InvalidArgument, LifeholdError
 from ..core.mask import printable
 from ..core.value import as_dict, value
+from ..local.ground import mount_points
 from ..runtime import clock, eventloop, fork, rights
 from . import clear, history, inventory
 from .answer import FREE, FREED, HELD, NOTHING, REMOVED, STALE, SUSPECT, LockAnswer
@@ -210,9 +211,14 @@ def _age(answer: LockAnswer, at: float) -> float:
 
 
 def histories_in(folder: str) -> list[tuple[str, list[history.HistoryEntry]]]:
-    """The histories in a folder and below it, each by the path of its lock."""
-    found = []
-    for place, _, names in os.walk(folder):
+    """The histories in a folder and below it, each by the path of its lock.
+
+    Other file systems below it are not entered, as `inventory` does.
+    """
+    found, mounts = [], frozenset(mount_points())
+    for place, inner, names in os.walk(folder):
+        within = os.path.abspath(place)
+        inner[:] = [name for name in inner if os.path.join(within, name) not in mounts]
         for name in names:
             if name.startswith(FRONT) and name.endswith(END) and name != f".{history.LOG}{END}":
                 lock = os.path.join(place, name[len(FRONT) : -len(END)])

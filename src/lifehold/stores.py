@@ -18,7 +18,7 @@ import sys
 from .checks import check_bool
 from .core.backend import MOST, WHOLE
 from .core.deadline import seconds
-from .core.errors import InvalidArgument, SystemRefused
+from .core.errors import CorruptRecord, InvalidArgument, SystemRefused
 from .core.ports import is_queued
 from .core.value import value
 from .described import PLAIN, explained
@@ -732,7 +732,10 @@ class LeaseStore(LeaseStoreFace, NamedLocks):
 
 def broken(site: Site, name: str, reason: str) -> Holder | None:
     """End whoever holds a name, by a lease or by a session."""
-    state = site.state(name)
+    try:
+        state = site.state(name)
+    except CorruptRecord:  # which the order removes
+        return site.break_(name, reason)
     if (state is None or not state.holders) and any(each.holders for each in seen_of(site, name)):
         session = opening.mechanism(
             site, "session", name, BLOCKING, opening.lease_terms(None, None, None)

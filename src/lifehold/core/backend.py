@@ -162,6 +162,7 @@ class State:
     """All that a store knows of one name. `waiters`: the nonces in line, first come first.
 
     `kept`: the token and the text that a holder has left, told where the name was asked for alone.
+    `damage`: why what is kept of it is no state of a lock; then no more is known of it.
     """
 
     name: str
@@ -170,6 +171,7 @@ class State:
     holders: tuple[StoreHolder, ...] = ()
     waiters: tuple[str, ...] = ()
     kept: tuple[int, str] | None = None
+    damage: str = ""
 
 
 @value

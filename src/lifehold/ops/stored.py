@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..core.address import refuse_lost_slash, refuse_torn, shown_torn, without_password
 from ..core.backend import WHOLE, NoReply, Unable, Unreachable, is_commanded
-from ..core.errors import InvalidArgument, StoreUnavailable
+from ..core.errors import CorruptRecord, InvalidArgument, StoreUnavailable
 from ..core.explain import quote
 from ..core.mask import printable
 from ..core.value import replace
@@ -181,6 +181,8 @@ def of_session(name: str, path: str, seen: Any) -> LockAnswer:
 def of_state(name: str, site: Any, state: State) -> LockAnswer:
     """What a store knows of a name, as the answer about a lock."""
     path = site.address(state.name)
+    if state.damage:
+        return LockAnswer(name, path, SUSPECT, kind="lease", note=state.damage)
     holders = [site.holder(held, state.name) for held in state.holders]
     kind = "lease"
     if state.holders and state.capacity == WHOLE:
@@ -214,7 +216,10 @@ LETTERS = 8  # of the grant's mark, to be typed; of another tool's session the p
 
 def clear(url: str, *, force: str = "", dry_run: bool = False) -> ClearOutcome:
     """What became of the lock of a URL. Raises InvalidArgument, StoreUnavailable."""
-    found = answer(url, url)
+    try:
+        found = answer(url, url)
+    except CorruptRecord as error:
+        return _clear_damaged(url, error, force, dry_run)
     if found.state == FREE or found.holder is None:
         return ClearOutcome(found.path, NOTHING, "it is free", found)
     if found.family:
@@ -237,6 +242,20 @@ def clear(url: str, *, force: str = "", dry_run: bool = False) -> ClearOutcome:
     site, key = parted(url)
     broken(site, key, "lifehold clear --force")
     return ClearOutcome(found.path, REMOVED, why, found)
+
+
+DAMAGED = "damaged"  # the word for what no grant can be told of
+
+
+def _clear_damaged(url: str, error: CorruptRecord, force: str, dry_run: bool) -> ClearOutcome:
+    site, key = parted(url)
+    found = LockAnswer(shown(url), site.address(key), SUSPECT, kind="lease", note=error.text)
+    if force != DAMAGED:
+        return ClearOutcome(found.path, KEPT, error.text, found, DAMAGED)
+    if not dry_run:
+        broken(site, key, "lifehold clear --force")
+    why = "by order, although nobody can tell who holds it"
+    return ClearOutcome(found.path, WOULD if dry_run else REMOVED, why, found)
 
 
 # ------------------------------------------------------------------------------------------------

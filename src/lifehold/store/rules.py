@@ -424,6 +424,16 @@ class LockState:
         return True
 
 
+def no_state(name: str, error: Exception) -> CorruptRecord:
+    """L13  What is kept of a name is none of ours, and costs that name alone."""
+    return CorruptRecord(
+        f"what the store keeps of {name!r} is no state of a lock ({error}), so nobody can tell who "
+        f"holds it. Once every holder is gone, store.break_({name!r}, WHY) removes it, as "
+        "`lifehold clear` does when told the word that it shows",
+        name=name,
+    )
+
+
 # What a member may be: its types, and the least and the greatest number.
 Allowed = tuple[tuple[type, ...], float, float]
 FAREST = 2.0**62  # seconds, of any clock
@@ -486,7 +496,12 @@ def _fields(item: object) -> object:
 
 def _known(told: Any, what: str | int, allowed: Allowed) -> Any:
     """A member, if it is allowed. Raises ValueError, TypeError or LookupError."""
-    (types, least, most), found = allowed, told[what]
+    return fitting(what, told[what], allowed)
+
+
+def fitting(what: str | int, found: Any, allowed: Allowed) -> Any:
+    """What was found, if it is allowed. Raises ValueError."""
+    types, least, most = allowed
     if type(found) not in types:
         raise ValueError(f"{what} is {found!r:.80}")
     if isinstance(found, (int, float)) and not least <= found <= most:  # NaN is not either

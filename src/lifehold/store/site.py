@@ -366,9 +366,12 @@ class Site(Bound):
     def break_(self, name: str, reason: str) -> Holder | None:
         """End whoever holds a name, by order; who that was."""
         before: State | None = self.order("break", name, reason)
-        if before is None or not before.holders:
+        if before is None or not (before.holders or before.damage):
             return None
-        holder = self.holder(before.holders[0], name)
+        if before.damage:
+            holder = Holder(evidence=before.damage, lock=self.address(name))
+        else:
+            holder = self.holder(before.holders[0], name)
         events.tell(events.Broken(holder.lock, holder, reason))
         return holder
 

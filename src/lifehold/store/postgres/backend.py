@@ -14,12 +14,22 @@ from __future__ import annotations
 
 from ...core.backend import Given, NoReply, Refused, State, StoreHolder, Traits, Unreachable
 from ...core.deadline import NEVER
-from ...core.errors import InvalidArgument, LifeholdError
+from ...core.errors import CorruptRecord, InvalidArgument, LifeholdError
 from ...core.fence import LARGEST
 from ...core.owner import Owner, owner_of
 from ...core.value import as_dict
 from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import finish
+from ..rules import (
+    INSTANT,
+    NUMBER,
+    ONE_OR_MORE,
+    SECONDS,
+    TOKEN,
+    WORD,
+    fitting,
+    no_state,
+)
 from .connect import PostgresUrl, call, too_new
 from .messages import migrate_command, place
 from .sql import VERSION
@@ -106,8 +116,16 @@ class Postgres:
         over()
         is_in, token, slot, acquired_at, now, over, holders, ahead, look_in, capacity = row
         if is_in:
-            return Given(token, slot, acquired_at, now, _store_holder(over) if over else None)
-        return Refused(tuple(_store_holder(one) for one in holders or ()), ahead, look_in, capacity)
+            try:
+                gone = _store_holder(over) if over else None
+            except ValueError:  # L13  it was no holder of ours; the grant is
+                gone = None
+            return Given(token, slot, acquired_at, now, gone)
+        try:
+            seen = tuple(_store_holder(one) for one in holders or ())
+        except ValueError as error:
+            raise no_state(r.name, error) from error
+        return Refused(seen, ahead, look_in, capacity)
 
     async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[bool, ...]]:
         """Those that change no weight go in one statement, which locks no row of a name."""
@@ -139,7 +157,11 @@ class Postgres:
             return await self._all(prefix)
         found = await self.read(NAMED, (list(names),))
         states = {one[0]: _state([*one, kept]) for one, kept in found}
-        return tuple(states[name] for name in names if name in states and name.startswith(prefix))
+        wanted = [states[name] for name in names if name in states and name.startswith(prefix)]
+        for state in wanted:
+            if state.damage:
+                raise CorruptRecord(state.damage, name=state.name)
+        return tuple(wanted)
 
     async def _all(self, prefix: str) -> tuple[State, ...]:
         found: list[State] = []
@@ -224,7 +246,24 @@ def _wakeup(wakeup: str, handoff_id: str) -> str:
     return f"{wakeup} {handoff_id}" if handoff_id and listener else channel
 
 
+HELD = {  # what a step has written of a holder: json has NaN and infinity of a column as text
+    "nonce": WORD,
+    "token": TOKEN,
+    "weight": ONE_OR_MORE,
+    "slot": NUMBER,
+    "ttl": SECONDS,
+    "ends_in": INSTANT,
+    "acquired_at": INSTANT,
+    "renewals": NUMBER,
+    "owner": WORD,
+    "delay": SECONDS,
+}
+
+
 def _store_holder(one: list[Any]) -> StoreHolder:
+    """One holder. Raises ValueError for what no step has written."""
+    for (what, allowed), found in zip(HELD.items(), one, strict=True):
+        fitting(what, found, allowed)
     nonce, token, weight, slot, ttl, ends_in, acquired_at, renewals, owner, delay = one
     return StoreHolder(
         nonce,
@@ -249,7 +288,11 @@ def _read_owner(text: str) -> Owner | None:
 def _state(one: list[Any]) -> State:
     name, token, capacity, holders, nonces, *kept = one
     left = (kept[0][0], kept[0][1]) if kept and kept[0] and kept[0][0] is not None else None
-    holders = tuple(map(_store_holder, holders or ()))
+    try:
+        fitting("token", token, TOKEN)
+        holders = tuple(map(_store_holder, holders or ()))
+    except ValueError as error:  # L13  it costs its own name alone
+        return State(name, None, 1, damage=no_state(name, error).text)
     return State(name, token, capacity, holders, tuple(nonces or ()), left)
 
 

@@ -29,6 +29,7 @@ from ...core.fence import LARGEST
 from ...core.owner import Owner, owner_of
 from ...core.value import as_dict
 from ...runtime import clock, fork
+from ..rules import FAREST, no_state
 from .scripts import keys, name_of, pattern
 from .wire import THREAD, RedisRefused
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...core.backend import Order, Renewal, Request
+    from ...core.errors import CorruptRecord
     from .connect import PublishedWakeups, RedisUrl
     from .groups import ClusterPool
     from .scripts import RedisScript
@@ -182,15 +184,17 @@ class Redis:
             raise
         if isinstance(answer, bytes):
             token, slot, since, now, *run_out = answer.split(b" ", 5)
-            over = _holder(run_out[0], run_out[1], float(now)) if run_out else None
+            over = None
+            if run_out:
+                try:
+                    over = _holder(run_out[0], run_out[1], float(now))
+                except ODD:  # L13  it was no holder of ours; the grant is
+                    pass
             return Given(_token(token), int(slot), float(since), float(now), over)
-        ahead, look_in, capacity, now, *holders = answer
-        return Refused(
-            _holders(holders, float(now)),
-            int(ahead),
-            float(look_in) if look_in else None,
-            int(capacity) if capacity else None,
-        )
+        try:
+            return _refused(answer)
+        except ODD as error:
+            raise no_state(r.name, error) from error
 
     async def _taken_back(self, r: Request) -> None:
         """L6  Nothing stays of a grant that does not count. Raises NoReply where it may."""
@@ -279,6 +283,12 @@ class Redis:
         found = []
         for name, reply in zip(names, replies, strict=True):
             if isinstance(reply, RedisRefused):
+                if _on_odd_data(reply):
+                    damage = no_state(name, reply)
+                    if not among:
+                        raise damage from reply
+                    found.append(State(name, None, 1, damage=damage.text))
+                    continue
                 if among and (reply.code in FOREIGN or "user_script" in str(reply)):
                     continue
                 raise self.plan.refused(reply, keys(name)[0])
@@ -286,9 +296,11 @@ class Redis:
                 continue
             try:
                 found.append(_state(name, reply))
-            except (ValueError, TypeError):  # no holders of ours
+            except ODD as error:  # no holders of ours
+                damage = no_state(name, error)
                 if not among:
-                    raise
+                    raise damage from error
+                found.append(State(name, None, 1, damage=damage.text))
         return found
 
     async def command(self, *words: str | bytes | float) -> Reply:
@@ -302,8 +314,27 @@ class Redis:
         if not -LARGEST <= order.least <= LARGEST:
             raise InvalidArgument(f"a token is at most {LARGEST}, not {order.least}")
         least = str(max(order.least, 0))
-        before = await self._call("order", order.name, order.verb, least, order.text)
-        return _state(order.name, before) if before[0] else None
+        call: Call = ("order", order.name, (order.verb, least, order.text))
+        (before,) = await self._run([call])
+        if isinstance(before, RedisRefused):
+            if order.verb == "break" and _on_odd_data(before):
+                return await self._removed(order, no_state(order.name, before))
+            raise self.plan.refused(before, keys(order.name)[0])
+        try:
+            return _state(order.name, before) if before[0] else None
+        except ODD as error:  # the order was carried out all the same
+            damage = no_state(order.name, error).text
+            return State(order.name, None, 1, damage=damage)
+
+    async def _removed(self, order: Order, damage: CorruptRecord) -> State:
+        """Remove what no step can read. L4  The last token stays, where it is one."""
+        lease, holders, line, dies, waiters, *_ = keys(order.name)
+        await self.command("DEL", holders, line, dies, waiters)
+        token = await self.command("HGET", lease, "token")
+        if token is not None and not token.isdigit():
+            await self.command("HDEL", lease, "token")
+        await self._call("order", order.name, "bump", "0", "")
+        return State(order.name, None, 1, damage=damage.text)
 
     async def prune(self, after: str, idle: float, most: int) -> tuple[str | None, int]:
         """Forget those of the next names that nobody has used for `idle` seconds.
@@ -346,6 +377,37 @@ class Redis:
 FOREIGN = ("LIFEHOLD", "WRONGTYPE")  # what the script says of a key that is not ours
 
 
+ODD_DATA = (  # what a script, or HINCRBY in it, cannot do with what it has read
+    "attempt to perform arithmetic",
+    "attempt to compare",
+    "attempt to concatenate",
+    "hash value is not an integer",
+)
+ODD = (ValueError, TypeError, ArithmeticError, LookupError)  # no step has written what was read
+
+
+def _on_odd_data(reply: RedisRefused) -> bool:
+    """Whether a script has met what no step has written."""
+    return any(each in str(reply) for each in ODD_DATA)
+
+
+def _refused(answer: Sequence[Reply]) -> Refused:
+    ahead, look_in, capacity, now, *holders = answer
+    return Refused(
+        _holders(holders, float(now)),
+        int(ahead),
+        _finite(look_in) if look_in else None,
+        int(capacity) if capacity else None,
+    )
+
+
+def _finite(text: bytes) -> float:
+    """A number. Raises ValueError for what is none that a step has written."""
+    if not -FAREST <= (number := float(text)) <= FAREST:
+        raise ValueError(f"a number of seconds is {text!r:.80}")
+    return number
+
+
 def _is(reply: Reply, code: str) -> bool:
     return isinstance(reply, RedisRefused) and reply.code == code
 
@@ -357,16 +419,16 @@ def _token(text: bytes) -> int | None:
 def _holder(nonce: bytes, text: bytes, now: float) -> StoreHolder:
     """One holder: token weight slot shared ttl delay ends_at acquired_at renewals number owner."""
     token, weight, slot, _, ttl, delay, ends, since, renewals, _, owner = text.split(b" ", 10)
-    left, who = float(ends) + float(delay) - now, nonce.decode("utf-8", "replace")
+    left, who = _finite(ends) + _finite(delay) - now, nonce.decode("utf-8", "replace")
     return StoreHolder(
         who,
         _token(token),
         int(weight),
         int(slot),
-        float(ttl),
+        _finite(ttl),
         left,
         f"{who}:{int(renewals)}",
-        float(since),
+        _finite(since),
         int(renewals),
         _read_owner(owner),
         float(delay),

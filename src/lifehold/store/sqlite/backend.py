@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 
 from ...core.backend import SOON, Given, NoReply, Refused, State, Traits, Unreachable, keeps
-from ...core.errors import InvalidArgument
+from ...core.errors import CorruptRecord, InvalidArgument
 from ...core.fence import LARGEST
 from ...core.mask import printable
 from ...runtime import clock, fork, process
@@ -34,8 +34,17 @@ from . import database
 from . import schema as sql
 from .database import Database
 from .death_watch import DeathWatch, ProvenDead, Suspects, judge_process, to_watch
-from .messages import refuse_newer, sentences
-from .rows import FiledLock, StepMoment, encoded, page
+from .messages import damaged, refuse_newer, sentences
+from .rows import (
+    NAMED,
+    FiledLock,
+    StepMoment,
+    encoded,
+    kept_text,
+    page,
+    refuse_odd,
+)
+from .rows import bare as bare_states
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -146,6 +155,8 @@ class Sqlite:
             raise Unreachable("the one row of lifehold_meta is missing: the database is damaged")
         least, boot, floor, ceiling, token, capacity, held, queue = row
         refuse_newer(self.file.path, least, least)
+        if (type(floor), type(ceiling)) != (int, int):
+            raise damaged(self.file.path)
         known = boot == self.boot and bool(boot)
         filed = FiledLock(name, token, capacity)
         if held:
@@ -182,7 +193,7 @@ class Sqlite:
 
         try:
             return self._write(work)
-        except (Unreachable, NoReply):
+        except (Unreachable, NoReply, CorruptRecord):
             return ""  # they look by themselves
 
     # ---- the backend
@@ -324,7 +335,7 @@ class Sqlite:
                 self._load(db, name, whole=True)[0] for name in names if name.startswith(prefix)
             ]
             for each in locks:
-                each.lock.kept = db.execute(sql.KEPT_TEXT, (each.lock.name,)).fetchone()
+                each.lock.kept = kept_text(db, each.lock.name)
             return tuple(each.lock.state() for each in locks if each.there is not None)
 
         if names is None:
@@ -336,7 +347,7 @@ class Sqlite:
         while True:
             some = await self.page(prefix, found[-1].name if found else "", MANY)
             found += some
-            if len(some) < MANY:
+            if not some:
                 return tuple(found)
 
     async def page(
@@ -349,11 +360,18 @@ class Sqlite:
 
         def work(db: Connection) -> tuple[State, ...]:
             self._refuse_newer(db)
-            names = db.execute(sql.PAGE, (prefix, after, most)).fetchall()
+            names: list[Any] = []
+            last = after
+            while not names:  # L13  one that is no text is no name of ours
+                some = db.execute(sql.PAGE, (prefix, raw(last), most)).fetchall()
+                if not some:
+                    return ()
+                last = some[-1][0]
+                names = [row for row in some if is_text(row[0])]
             if bare:
-                return tuple(State(*row) for row in names)
+                return tuple(bare_states(names))
             moment = StepMoment(self._now(), self.clock, whole=True)
-            return tuple(lock.state() for lock in page(db, names, moment))
+            return tuple(page(db, names, moment))
 
         return self._reading().step(work, write=False)
 
@@ -368,13 +386,14 @@ class Sqlite:
 
         def work(db: Connection) -> tuple[str | None, int]:
             self._refuse_newer(db)
-            names = [row[0] for row in db.execute(sql.PAGE, ("", after, most)).fetchall()]
+            names = [row[0] for row in db.execute(sql.PAGE, ("", raw(after), most)).fetchall()]
             if not names:
                 return None, 0
             before = self._utc_us() - int(idle * 1e6)
             now = self._now()
-            given = names[0], names[-1], min(before, self._utc_us()), self.clock, now
-            old = db.execute(sql.IDLE, given).fetchall()
+            between = raw(names[0]), raw(names[-1])
+            given = *between, min(before, self._utc_us()), self.clock, now
+            old = [(raw(name),) for (name,) in db.execute(sql.IDLE, given)]
             for statement in sql.FORGET:
                 db.executemany(statement, old)
             return names[-1], len(old)
@@ -383,8 +402,13 @@ class Sqlite:
 
     async def order(self, order: Order) -> State | None:
         def work(db: Connection) -> tuple[State | None, list[str]]:
-            filed, ceiling = self._load(db, order.name, whole=True)
-            filed.lock.kept = db.execute(sql.KEPT_TEXT, (order.name,)).fetchone()
+            try:
+                filed, ceiling = self._load(db, order.name, whole=True)
+                filed.lock.kept = kept_text(db, order.name)
+            except CorruptRecord as error:
+                if order.verb != "break":
+                    raise
+                return self._removed(db, order, error), []
             before = filed.lock.order(order)
             if order.verb in ("keep", "forget"):
                 if order.verb == "forget":
@@ -401,6 +425,29 @@ class Sqlite:
         before, calls = self._write(work, durable=True)  # an order is not lost with the power
         self._ring(order.name, calls)
         return before
+
+    def _removed(self, db: Connection, order: Order, damage: CorruptRecord) -> State:
+        """Remove what is no state of a lock. L4  Its last token counts, where that is one."""
+        name = order.name
+        for statement in sql.CLEAR:
+            db.execute(statement, (name,))
+        try:
+            kept_text(db, name)
+        except CorruptRecord:
+            db.execute(sql.FORGET_TEXT, (name,))
+        row = db.execute(sql.LAST, (name,)).fetchone()
+        token = row[0] if row is not None else None
+        try:
+            refuse_odd(name, NAMED, (token, 1))
+        except CorruptRecord:
+            token = None
+        db.execute(sql.NAME, (name, token, 1))
+        filed, ceiling = self._load(db, name, whole=True)
+        filed.lock.order(order)
+        self._save(db, filed, ceiling)
+        what = order.verb, name, order.reason, order.by, order.least, damage.text
+        db.execute(sql.NOTE, (self._utc_us() / 1e6, *what))
+        return State(name, token, 1, damage=damage.text)
 
     def judge(self, holder: StoreHolder) -> LifeVerdict | None:
         """What is to be seen of a holder's process: it is of this machine."""
@@ -435,6 +482,20 @@ class Sqlite:
             if file is not None and not file._mutex._is_owned():
                 with file._mutex:
                     file.close()
+
+
+def raw(name: str) -> bytes:
+    """A name as it stands in the file, be it text or not."""
+    return name.encode("utf-8", "surrogateescape")
+
+
+def is_text(name: str) -> bool:
+    """Whether it can be told."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 _sites: dict[tuple[Any, ...], Site] = {}

@@ -45,6 +45,11 @@ _all: list[Database] = []
 _parted: dict[int, list[Database]] = {}  # closed for a fork that is under way, by its thread
 
 
+def _text(raw: bytes) -> str:
+    """L13  What is no UTF-8 is text all the same: it is refused where it stands, by its name."""
+    return raw.decode("utf-8", "surrogateescape")
+
+
 class Database:
     """The file at `path`. `busy`: seconds that a step waits for others at most."""
 
@@ -219,6 +224,7 @@ class Database:
             except sqlite3.Error as error:
                 raise refused(error, self.path, self.busy) from error
             self._new = db
+            db.text_factory = _text
             try:
                 self._prepare(db, until)
                 if identity(self.path) == before:

@@ -83,8 +83,18 @@ def refused(error: Any, path: str, busy: float) -> Exception:
     return told(error, busy)
 
 
+def damaged(path: str) -> CorruptRecord:
+    """L13  The one row that all names stand on was written by another program."""
+    return CorruptRecord(
+        f"{path!r}: the row of lifehold_meta is none of ours. Restore it, or move the file away "
+        "together with its -wal and -shm, while no lock in it is held; then bump the tokens"
+    )
+
+
 def refuse_newer(path: str, version: int, least: int) -> None:
-    """L12  Whose tables we do not know, we leave alone. Raises UnsafeGround."""
+    """L12  Whose tables we do not know, we leave alone. Raises UnsafeGround, CorruptRecord."""
+    if type(least) is not int:
+        raise damaged(path)
     if least > sql.VERSION:
         raise UnsafeGround(
             f"{path!r} was written by a newer lifehold (tables of version {version}, for code of "

@@ -2,15 +2,34 @@
 
 Rule: the rules are those of store/rules.py, run inside SQLite's transaction. This file knows which
 row belongs to which holder and place, and which of a long line a step can concern, nothing else.
+
+L13  A column takes any type, and whoever may write a shared store can leave any row in it. What no
+step of ours has written is CorruptRecord, of that name alone, before a rule is asked about it.
 """
 
 from __future__ import annotations
 
+from ...core.backend import State
+from ...core.errors import CorruptRecord
 from ...core.fence import LARGEST
 from ...core.owner import Owner, owner_of
 from ...core.value import as_dict
 from ...runtime import fork
-from ..rules import CLAIM, HolderRow, LockState, QueueEntry
+from ..rules import (
+    CLAIM,
+    ENTRY,
+    HOLDER,
+    INSTANT,
+    NUMBER,
+    ONE_OR_MORE,
+    TOKEN,
+    WORD,
+    HolderRow,
+    LockState,
+    QueueEntry,
+    fitting,
+    no_state,
+)
 from . import schema as sql
 
 TYPE_CHECKING = False
@@ -21,6 +40,13 @@ if TYPE_CHECKING:
 else:
     json = fork.later("json", globals())
 
+# The columns of a row, and what each may be.
+NAMED = {"token": TOKEN, "capacity": ONE_OR_MORE}
+SEATED = {"seat": NUMBER, **HOLDER, "shared": ((int,), 0, 1), "owner": WORD}
+STANDS = {"spot": NUMBER, **ENTRY, "called_at": ((*INSTANT[0], type(None)), *INSTANT[1:])}
+LEFT = {"token": NUMBER, "text": WORD}
+WORDS = ("nonce", "clock", "wakeup")  # which are ours, and short
+LONGEST_WORD = 1000  # characters
 FEW = 16  # a line so long is read as a whole
 _encoded: dict[Owner, str] = {}
 _last: tuple[Owner | None, str] = (None, "")  # who asked last asks next: looked at by identity
@@ -76,6 +102,8 @@ class FiledLock:
     __slots__ = ("holders", "lock", "queue", "there")
 
     def __init__(self, name: str, token: int | None, capacity: int | None) -> None:
+        if capacity is not None:
+            refuse_odd(name, NAMED, (token, capacity))
         self.there = None if capacity is None else (token, capacity)
         self.lock = LockState(name, token, capacity or 1)
         self.holders: dict[HolderRow, tuple[int, tuple[Any, ...]]] = {}
@@ -84,7 +112,7 @@ class FiledLock:
     def read_holders(self, db: Connection) -> None:
         """Who is in."""
         for row in db.execute(sql.CHAIRS, (self.lock.name,)):
-            holder = _let_in(row)
+            holder = _let_in(self.lock.name, row)
             self.holders[holder] = row[0], _kept(holder)
             self.lock.holders.append(holder)
 
@@ -94,7 +122,7 @@ class FiledLock:
             if row is None:
                 self.lock.queue.append(SOMEBODY)
                 continue
-            entry = QueueEntry(*row[1:])
+            entry = _stand(self.lock.name, row)
             self.queue[entry] = row[0], row[3:]
             self.lock.queue.append(entry)
 
@@ -163,24 +191,81 @@ class FiledLock:
                 db.execute(sql.STAY, (*now, name, old[0]))
 
 
-def page(db: Connection, names: list[Any], moment: StepMoment) -> list[LockState]:
+def page(db: Connection, names: list[Any], moment: StepMoment) -> list[State]:
     """The locks of many names that follow each other, to be shown: read in three questions."""
     if not names:
         return []
-    locks = {name: LockState(name, token, capacity) for name, token, capacity in names}
+    locks: dict[str, LockState] = {}
+    damaged: dict[str, str] = {}
     between = names[0][0], names[-1][0]
-    for name, *row in db.execute(sql.SITTING, between):
-        if name in locks:
-            locks[name].holders.append(_let_in(row))
-    for name, *row in db.execute(sql.STANDING, between):
-        if name in locks:
-            locks[name].queue.append(QueueEntry(*row[1:]))
-    return [lock.at(moment.now, moment.clock, 0) for lock in locks.values()]
+    for name, *row in names:
+        try:
+            locks[name] = FiledLock(name, *row).lock
+        except CorruptRecord as error:
+            damaged[name] = error.text
+    for question, add in ((sql.SITTING, _seat), (sql.STANDING, _place)):
+        for name, *row in db.execute(question, between):
+            try:
+                if name in locks:
+                    add(locks[name], row)
+            except CorruptRecord as error:
+                damaged[name] = error.text
+    return [
+        State(name, None, 1, damage=damaged[name])
+        if name in damaged
+        else locks[name].at(moment.now, moment.clock, 0).state()
+        for name, *_ in names
+    ]
 
 
-def _let_in(row: Any) -> StoredHolder:
+def bare(names: list[Any]) -> list[State]:
+    """The same of each only name, token and capacity."""
+    found = []
+    for name, *row in names:
+        try:
+            refuse_odd(name, NAMED, row)
+            found.append(State(name, *row))
+        except CorruptRecord as error:
+            found.append(State(name, None, 1, damage=error.text))
+    return found
+
+
+def _seat(lock: LockState, row: Any) -> None:
+    lock.holders.append(_let_in(lock.name, row))
+
+
+def _place(lock: LockState, row: Any) -> None:
+    lock.queue.append(_stand(lock.name, row))
+
+
+def kept_text(db: Connection, name: str) -> tuple[int, str] | None:
+    """What a holder has left with a name."""
+    row: tuple[int, str] | None = db.execute(sql.KEPT_TEXT, (name,)).fetchone()
+    if row is not None:
+        refuse_odd(name, LEFT, row)
+    return row
+
+
+def refuse_odd(name: str, columns: dict[str, Any], row: Any) -> None:
+    """Raises CorruptRecord for a row that no step has written."""
+    try:
+        for (what, allowed), found in zip(columns.items(), row, strict=True):
+            fitting(what, found, allowed)
+            if what in WORDS and not (found.isprintable() and len(found) <= LONGEST_WORD):
+                raise ValueError(f"{what} is {found!r:.80}")
+    except ValueError as error:
+        raise no_state(name, error) from error
+
+
+def _let_in(name: str, row: Any) -> StoredHolder:
+    refuse_odd(name, SEATED, row)
     make: Any = StoredHolder
     return make(*row[1:5], bool(row[5]), *row[6:])  # type: ignore[no-any-return]
+
+
+def _stand(name: str, row: Any) -> QueueEntry:
+    refuse_odd(name, STANDS, row)
+    return QueueEntry(*row[1:])
 
 
 def _queue(db: Connection, name: str, moment: StepMoment) -> list[Any]:

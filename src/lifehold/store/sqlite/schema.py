@@ -133,14 +133,15 @@ NOTE = (
     " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 PAGE = (
-    "SELECT name, token, capacity FROM lifehold_names WHERE name > ?2 AND name >= ?1"
-    " AND name < ?1 || char(1114111) ORDER BY name LIMIT ?3"
+    "SELECT name, token, capacity FROM lifehold_names WHERE name > CAST(?2 AS TEXT)"
+    " AND name >= ?1 AND name < ?1 || char(1114111) ORDER BY name LIMIT ?3"
 )
-BETWEEN = "WHERE name >= ? AND name <= ? ORDER BY name,"
+BETWEEN = "WHERE name >= CAST(? AS TEXT) AND name <= CAST(? AS TEXT) ORDER BY name,"
 SITTING = f"SELECT name, {CHAIRS.partition('SELECT ')[2].partition(' WHERE')[0]} {BETWEEN} seat"
 STANDING = f"SELECT name, {SPOTS.partition('SELECT ')[2].partition(' WHERE')[0]} {BETWEEN} spot"
 IDLE = (  # of the names of a page those that can be forgotten: L4 the next token is above the last
-    "SELECT n.name FROM lifehold_names n WHERE n.name >= ?1 AND n.name <= ?2"
+    "SELECT n.name FROM lifehold_names n"
+    " WHERE n.name >= CAST(?1 AS TEXT) AND n.name <= CAST(?2 AS TEXT)"
     " AND (n.token IS NULL OR n.token < ?3)"
     " AND NOT EXISTS (SELECT 1 FROM lifehold_chairs c WHERE c.name = n.name"
     " AND (c.clock <> ?4 OR c.ends_at + c.delay > ?5))"
@@ -148,6 +149,11 @@ IDLE = (  # of the names of a page those that can be forgotten: L4 the next toke
     " AND NOT EXISTS (SELECT 1 FROM lifehold_kept k WHERE k.name = n.name)"
 )
 FORGET = (
+    "DELETE FROM lifehold_chairs WHERE name = CAST(? AS TEXT)",
+    "DELETE FROM lifehold_names WHERE name = CAST(? AS TEXT)",
+)
+LAST = "SELECT token FROM lifehold_names WHERE name = ?"
+CLEAR = (
     "DELETE FROM lifehold_chairs WHERE name = ?",
-    "DELETE FROM lifehold_names WHERE name = ?",
+    "DELETE FROM lifehold_line WHERE name = ?",
 )

@@ -1,0 +1,50 @@
+"""L13  A row of the tables that no step has written: it costs its own name alone."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+from ground import needs
+from lifehold import CorruptRecord, LifeholdError, connect
+
+pytestmark = needs("postgres")
+GOOD = {
+    "name": "b", "slot": 0, "mark": "m", "nr": 1, "token": 5, "weight": 1, "shared": False,
+    "ttl": 30.0, "delay": 0.0, "ends_at": 9e11, "acquired_at": 1.0, "renewals": 0, "owner": "{}",
+}  # fmt: skip
+ODD = [
+    ("ends_at", "NaN"),
+    ("ends_at", "Infinity"),
+    ("acquired_at", "NaN"),
+    ("acquired_at", "Infinity"),
+    ("ttl", "NaN"),
+    ("ttl", -5),
+    ("delay", "Infinity"),
+    ("weight", -5),
+    ("token", -5),
+    ("renewals", -1),
+]
+
+
+@pytest.mark.parametrize(("column", "odd"), ODD)
+def test_an_odd_row_costs_its_own_name_and_an_order_removes_it(pg_url, column, odd):
+    store = connect(pg_url)
+    store.lock("a").acquire().release()
+    row = GOOD | {column: odd}
+    with psycopg.connect(pg_url, autocommit=True) as db:
+        db.execute("INSERT INTO lifehold_lease VALUES ('b', 5, 1)")
+        columns, marks = ", ".join(row), ", ".join(["%s"] * len(row))
+        db.execute(f"INSERT INTO lifehold_holder ({columns}) VALUES ({marks})", [*row.values()])
+    assert store.list() == ["a", "b"]
+    assert [state.name for state in store.states() if not state.damage] == ["a"]
+    with pytest.raises(CorruptRecord, match="removes it"):
+        store.inspect("b")
+    for wait in (0, 0.01):
+        try:
+            store.lock("b", wait=wait, notify=False).acquire().release()
+        except LifeholdError:
+            pass
+    store.break_("b", "its row is none of ours")
+    with store.lock("b", wait=0) as lease:
+        assert lease.token > 5

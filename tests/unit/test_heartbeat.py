@@ -110,11 +110,16 @@ def test_many_threads_share_one_heartbeat():
     assert done.wait(60)
 
 
-def test_an_appointment_that_raises_does_not_end_the_others(monkeypatch):
+@pytest.mark.parametrize("raised", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
+def test_an_appointment_that_raises_does_not_end_the_others(monkeypatch, raised):
     done, reported = threading.Event(), []
     monkeypatch.setattr("sys.unraisablehook", lambda args: reported.append(args.exc_value))
     monkeypatch.setattr("threading.excepthook", lambda args: reported.append(args.exc_value))
-    heartbeat.at(now() + 0.01, lambda: 1 / 0)
+
+    def refuse():
+        raise raised
+
+    heartbeat.at(now() + 0.01, refuse)
     heartbeat.at(now() + 0.02, done.set)
     assert done.wait(60)
-    assert [type(error) for error in reported] == [ZeroDivisionError]
+    assert [type(error) for error in reported] == [raised]

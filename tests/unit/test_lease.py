@@ -240,7 +240,7 @@ def test_a_wait_for_the_loss_of_a_lease_ends_with_its_release(path):
 def test_a_check_says_lost_before_the_heartbeat_has_told_it(path, monkeypatch):
     """It notices in its thread, and tells from another: a check may come in between."""
     waiting = []
-    monkeypatch.setattr("lifehold.runtime.heartbeat.is_here", lambda: True)
+    monkeypatch.setattr("lifehold.runtime.own_thread.is_here", lambda: True)
     monkeypatch.setattr("lifehold.runtime.heartbeat.apart", waiting.append)
     lease = Lock(path, kind="soft", ttl=30).acquire()
     lease._kept.end("its ttl has passed")

@@ -2,7 +2,8 @@
 
 `subscribe(listener)` hears all of them, in the thread or task in which they happen. A listener must
 be quick and must not raise; what it raises is reported by `sys.unraisablehook` and does not touch
-the lock. Nobody listening costs one look at an empty list.
+the lock. In a thread of the program an exit or an interrupt passes on: a signal may have raised it
+there. Nobody listening costs one look at an empty list.
 """
 
 from __future__ import annotations
@@ -162,13 +163,27 @@ def subscribe(listener: Callable[[Event], object]) -> Callable[[], None]:
 def tell(event: Event) -> None:
     """Pass an event to whoever listens."""
     for listener in listeners.copy():
-        try:
-            listener(event)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is not the lock's
-            report(error)
+        call(listener, event)
 
 
-def report(error: Exception) -> None:
+# Calls code of the program if a thread of ours runs, else it is None, or answers False. It is set
+# by runtime/own_thread.py.
+in_own_thread: Callable[[Callable[..., object], tuple[object, ...]], bool] | None = None
+
+
+def call(theirs: Callable[..., object], *given: object) -> None:
+    """Call code of the program: what it raises is not the lock's, and is reported.
+
+    What is no `Exception` passes on in a thread of the program, and never in one of ours.
+    """
+    try:
+        if in_own_thread is None or not in_own_thread(theirs, given):
+            theirs(*given)
+    except Exception as error:  # noqa: BLE001 - whatever it is
+        report(error)
+
+
+def report(error: BaseException) -> None:
     """Show what a listener or callback raised, without disturbing the lock that called it."""
     _Unheard(error)
 
@@ -181,7 +196,7 @@ class _Unheard:
 
     __slots__ = ("error",)
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self.error = error
 
     def __del__(self) -> None:

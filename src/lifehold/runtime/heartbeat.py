@@ -14,7 +14,7 @@ import _signal  # type: ignore[import-not-found]
 from heapq import heapify, heappop, heappush
 
 from ..core.events import report
-from . import clock, fork, native
+from . import clock, fork, native, own_thread
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,12 +38,11 @@ class _TimerQueue:
         self.wakes_at = 0.0  # when the thread looks by itself again
         self.lingers = False
         self.count = 0
-        self.thread = 0
 
     def add(self, instant: float, call: Callable[[], None]) -> Callable[[], None]:
         with self.mutex:
             if not self.running:  # first, so that a refusal leaves no appointment behind
-                native.start_new_thread(self._keep, ())
+                own_thread.start(self._keep)
                 self.running, self.wakes_at, self.lingers = True, 0.0, False
             self.count += 1
             number = self.count
@@ -68,25 +67,30 @@ class _TimerQueue:
             pass  # rung already
 
     def _keep(self) -> None:
-        self.thread = native.get_ident()
         if hasattr(_signal, "pthread_sigmask"):  # signals are for the thread that knows of them
             _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         while True:
-            with self.mutex:
-                now = clock.now()
-                due = self._due(now)
-                if due is None:
-                    if not self.calls and self.lingers and now >= self.wakes_at:
-                        self.running = False
-                        return
-                    pause = self._pause(now)
-            if due is None:
-                self.wakeup.acquire(timeout=pause)
-                continue
             try:
-                due()
-            except Exception as error:  # noqa: BLE001 - the others' appointments are kept
+                if not self._round():
+                    return
+            except BaseException as error:  # noqa: BLE001 - the others' appointments are kept
                 report(error)
+
+    def _round(self) -> bool:
+        """One call, or one sleep. False: there is nothing to stay for."""
+        with self.mutex:
+            now = clock.now()
+            due = self._due(now)
+            if due is None:
+                if not self.calls and self.lingers and now >= self.wakes_at:
+                    self.running = False
+                    return False
+                pause = self._pause(now)
+        if due is None:
+            self.wakeup.acquire(timeout=pause)
+        else:
+            due()
+        return True
 
     def _due(self, now: float) -> Callable[[], None] | None:
         """The first call whose time has come, taken out."""
@@ -125,26 +129,23 @@ def at(instant: float, call: Callable[[], None]) -> Callable[[], None]:
     return _diary.add(instant, call)
 
 
-def is_here() -> bool:
-    """Whether the heartbeat thread calls."""
-    return _diary.running and _diary.thread == native.get_ident()
-
-
-def thread(call: Callable[[], None]) -> None:
+def thread(call: Callable[[], object]) -> None:
     """`call()` in a thread of its own. Raises RuntimeError when there is none to be had."""
-    native.start_new_thread(call, ())
+    own_thread.start(call)
 
 
-def apart(call: Callable[[], None]) -> None:
+def apart(call: Callable[[], object]) -> None:
     """`call()` in a thread of its own, here when there is none to be had: it may take its time."""
 
     def safely() -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - nobody else would see it
-            report(error)
+        except BaseException as error:
+            if not isinstance(error, Exception) and not own_thread.is_here():
+                raise
+            report(error)  # nobody else would see it
 
     try:
-        native.start_new_thread(safely, ())
+        own_thread.start(safely)
     except RuntimeError:
         safely()

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from _weakref import ref
 
+from ..core import events
 from ..core.deadline import NEVER
 from ..core.errors import InvalidArgument
-from ..core.events import report
 from . import clock, fork
 from .blocking import wakeup_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from . import heartbeat, watch_thread
@@ -157,15 +157,17 @@ class LostSignal:
                 return False
             self.reason = reason
             callbacks, self._callbacks = self._callbacks, []
-        if first is not None:
-            first()
-        self._end()
-        for callback in callbacks:
-            try:
-                callback()
-            except Exception as error:  # noqa: BLE001 - it is the program's, not the lock's
-                report(error)
+        self._call(iter((*(() if first is None else (first,)), self._end, *callbacks)))
         return True
+
+    def _call(self, steps: Iterator[Callable[[], object]]) -> None:
+        try:
+            for step in steps:
+                events.call(step)
+        except BaseException:  # as a signal raises it: the others are called all the same
+            apart = heartbeat.apart
+            apart(lambda: self._call(steps))
+            raise
 
     def _end(self) -> None:
         """Nothing can be lost any more: watch no longer, wake who waits."""

@@ -16,7 +16,7 @@ from ..core.events import report
 from ..core.grant import Unknown
 from ..core.ports import is_far, is_joined, is_watched
 from ..core.renew import RenewalSchedule, beat, concluded
-from . import clock, fork, heartbeat, native
+from . import clock, fork, heartbeat, native, own_thread
 from .blocking import BLOCKING, finish
 from .loss import LostSignal
 
@@ -194,7 +194,7 @@ class RenewedLease(RenewalSchedule):
                 self._strike_end()
 
     def _tell(self, reason: str) -> None:
-        if heartbeat.is_here():  # callbacks are the program's own, and may take their time
+        if own_thread.is_here():  # callbacks are the program's own, and may take their time
             heartbeat.apart(lambda: self._set(reason))
         else:
             self._set(reason)

@@ -1,0 +1,90 @@
+"""Code of the program that a lock calls: whatever it does, the locks of the process live on."""
+
+from __future__ import annotations
+
+import queue
+import threading
+
+import pytest
+
+from lifehold import Lock, connect
+from lifehold.core import events
+from lifehold.runtime.loss import LostSignal
+
+SOON = 120.0
+TTL = 1.5
+
+KINDS = {
+    "soft": lambda path: Lock(path / "a", kind="soft", ttl=TTL),
+    "memory": lambda path: connect(f"memory:///{path}").lock("a", ttl=TTL),
+    "sqlite": lambda path: connect(f"sqlite:///{path}/locks.db").lock("a", ttl=TTL),
+}
+
+
+@pytest.fixture(params=KINDS)
+def lock(request, tmp_path):
+    return KINDS[request.param](tmp_path)
+
+
+@pytest.fixture
+def hear():
+    """Listeners for the length of a test."""
+    ends = []
+    yield lambda listener: ends.append(events.subscribe(listener))
+    for end in ends:
+        end()
+
+
+@pytest.fixture
+def reported(monkeypatch):
+    """What was raised where nobody could catch it."""
+    found = []
+    monkeypatch.setattr("sys.unraisablehook", lambda args: found.append(args.exc_type))
+    monkeypatch.setattr("threading.excepthook", lambda args: found.append(args.exc_type))
+    return found
+
+
+@pytest.mark.parametrize("raised", [SystemExit, KeyboardInterrupt, ValueError])
+def test_what_a_listener_raises_at_a_renewal_costs_no_lease(lock, raised, hear, reported):
+    told = queue.Queue()
+
+    def refuse(event):
+        if isinstance(event, events.Renewed):
+            raise raised
+
+    hear(refuse)
+    hear(told.put)
+    with lock as lease:
+        seen = [told.get(timeout=SOON)]
+        while len(seen) < 4 and not isinstance(seen[-1], events.Lost):
+            seen.append(told.get(timeout=SOON))
+        lease.check()
+    assert [type(event) for event in seen] == [events.Acquired, *[events.Renewed] * 3]
+    assert set(reported) == {raised}
+
+
+def test_an_interrupt_in_a_listener_reaches_the_program_in_its_own_thread(lock, hear):
+    """A signal raises it wherever the main thread is, in a listener too."""
+
+    def interrupted(event):
+        if isinstance(event, events.Released):
+            raise KeyboardInterrupt
+
+    hear(interrupted)
+    lease = lock.acquire()
+    with pytest.raises(KeyboardInterrupt):
+        lease.release()
+    assert not lock.locked()
+
+
+def test_an_interrupt_in_a_callback_reaches_the_program_and_the_other_callbacks_are_called():
+    lost, called = LostSignal(lambda: True), threading.Event()
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    lost.add_callback(interrupted)
+    lost.add_callback(called.set)
+    with pytest.raises(KeyboardInterrupt):
+        lost.set("it was broken")
+    assert called.wait(SOON)

@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
-from lifehold import Lock, connect
+from lifehold import LeaseLost, Lock, connect
 from lifehold.core import events
 from lifehold.runtime.loss import LostSignal
+from lifehold.store.engine import StoreLock
 
 SOON = 120.0
 TTL = 1.5
@@ -88,3 +89,44 @@ def test_an_interrupt_in_a_callback_reaches_the_program_and_the_other_callbacks_
     with pytest.raises(KeyboardInterrupt):
         lost.set("it was broken")
     assert called.wait(SOON)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_callback_that_takes_its_time_costs_no_other_lease_of_the_store(store, tmp_path, hear):
+    store, told, ended = connect(f"{store}:///{tmp_path}/a", ttl=TTL), queue.Queue(), []
+    first = store.lock("first").acquire()
+    with store.lock("other") as other:
+
+        def slow():
+            while len(ended) < 3 and events.Lost not in ended:
+                ended.append(type(told.get(timeout=SOON)))
+            told.put(None)
+
+        first.lost.add_callback(slow)
+        hear(lambda event: told.put(event) if getattr(event, "nonce", "") == other.nonce else None)
+        store.break_("first", "test")
+        assert first.lost.wait(SOON)
+        while told.get(timeout=SOON) is not None:
+            pass
+        other.check()
+    assert ended == [events.Renewed] * 3
+    with pytest.raises(LeaseLost):
+        first.release()
+
+
+def test_a_store_that_exits_in_the_middle_of_a_renewal_costs_no_lease(tmp_path, hear, monkeypatch):
+    renew, failed, told = StoreLock.renew_many, [], queue.Queue()
+
+    async def exits_once(many):
+        if not failed:
+            failed.append(1)
+            raise SystemExit
+        return await renew(many)
+
+    monkeypatch.setattr(StoreLock, "renew_many", staticmethod(exits_once))
+    hear(told.put)
+    with connect(f"sqlite:///{tmp_path}/a", ttl=TTL).lock("a") as lease:
+        seen = [type(told.get(timeout=SOON)) for _ in range(3)]
+        lease.check()
+    assert failed
+    assert seen == [events.Acquired, events.Suspended, events.Renewed]

@@ -15,7 +15,7 @@ from ..core.deadline import NEVER
 from ..core.events import report
 from ..core.grant import Unknown
 from ..core.ports import is_far, is_joined, is_watched
-from ..core.renew import RenewalSchedule, beat, concluded
+from ..core.renew import RETRIES, RenewalSchedule, beat, concluded
 from . import clock, fork, heartbeat, native, own_thread
 from .blocking import BLOCKING, finish
 from .loss import LostSignal
@@ -166,16 +166,30 @@ class RenewedLease(RenewalSchedule):
         if self._joint is not None:
             self._joint.add(self._mechanism, self)
         elif self._far:
-            heartbeat.apart(self._renew)
+            heartbeat.apart(self.renew)
         else:
-            self._renew()
+            self.renew()
 
     def _watch_end(self) -> None:
         if self._strike_end is _nothing:  # before the first renewal, which may hang
             self._strike_end = heartbeat.at(self.deadline, self._due)
 
-    def _renew(self) -> None:
-        self.again(finish(beat(self._mechanism, BLOCKING, self)))
+    def renew(self) -> None:
+        """One renewal; the next one comes whatever this one raises."""
+        at = clock.now() + self.terms.heartbeat / RETRIES
+        try:
+            at = finish(beat(self._mechanism, BLOCKING, self))
+        finally:
+            self.again(at)
+
+    def take(self, answer: Grant | Lost | Unknown, began: float) -> None:
+        """What came of a renewal that was sent at `began`, just now."""
+        now = clock.now()
+        at = now + self.terms.heartbeat / RETRIES
+        try:
+            at = concluded(self, answer, began, now)
+        finally:
+            self.again(at)
 
     def again(self, at: float) -> None:
         """The next beat."""
@@ -194,7 +208,7 @@ class RenewedLease(RenewalSchedule):
                 self._strike_end()
 
     def _tell(self, reason: str) -> None:
-        if own_thread.is_here():  # callbacks are the program's own, and may take their time
+        if own_thread.is_here():  # it has more to do, and callbacks may take their time
             heartbeat.apart(lambda: self._set(reason))
         else:
             self._set(reason)
@@ -292,11 +306,10 @@ class BatchRenewal:
         asked = [(lock, kept.grant) for lock, kept in chunk]
         try:
             answers = finish(chunk[0][0].renew_many(asked))
-        except Exception as error:  # noqa: BLE001 - the store failed: no deadline has come
+        except BaseException as error:  # noqa: BLE001 - the store failed: no deadline has come
             answers = [Unknown(grant.nonce, error) for _, grant in asked]
-        now = clock.now()
         for (_, kept), answer in zip(chunk, answers, strict=True):
             try:
-                kept.again(concluded(kept, answer, began, now))
-            except Exception as error:  # noqa: BLE001 - no thread to be had: the others go on
+                kept.take(answer, began)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the others go on
                 report(error)

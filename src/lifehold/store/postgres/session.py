@@ -36,7 +36,6 @@ from ...core.backend import NoReply, Unreachable
 from ...core.deadline import Backoff
 from ...core.errors import StoreUnavailable, SystemRefused
 from ...core.grant import Grant, Held, Holder, Lost, Unknown
-from ...core.renew import beat
 from ...core.value import replace
 from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import BLOCKING, finish
@@ -668,7 +667,7 @@ class SessionGuard:
 
     def add(self, mechanism: Any, kept: RenewedLease) -> None:
         """Its beat is due. By the heartbeat thread, which waits for nobody."""
-        heartbeat.apart(lambda: kept.again(finish(beat(mechanism, BLOCKING, kept))))
+        heartbeat.apart(kept.renew)
 
     def _burn(self, kept: RenewedLease, session: Session) -> None:
         """The fuse, which each renewal makes longer."""

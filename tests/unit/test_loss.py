@@ -228,26 +228,40 @@ def test_an_uncontended_acquire_and_release_never_come_here(path):
 
 MASK = """
 import signal, sys, threading
-from lifehold import Lock
-mask, done = [], threading.Event()
+from lifehold import LeaseLost, Lock, connect, events
+masks, done = set(), threading.Event()
+path, how = sys.argv[1:]
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
-lease = Lock(sys.argv[1]).acquire()
-def look():
-    mask.append(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+def look(_=None):
+    masks.add(frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+def last():
+    look()
     done.set()
-lease.lost.add_callback(look)
-__import__("os").unlink(sys.argv[1])
+events.subscribe(look)
+if how in ("memory", "sqlite"):
+    store = connect(f"{how}:///{path}-store", ttl=1.5)
+    lock = store.lock("a")
+else:
+    lock = Lock(path, kind="soft", ttl=1.5) if how == "soft" else Lock(path)
+    lock = Lock(path, max_hold=0.1) if how == "max_hold" else lock
+lease = lock.acquire()
+lease.lost.add_callback(last)
+if how in ("memory", "sqlite"):
+    store.break_("a", "test")
+elif how != "max_hold":
+    __import__("os").unlink(path)
 assert done.wait(60)
-assert mask == [{signal.SIGUSR2}], mask
+assert masks == {frozenset({signal.SIGUSR2})}, masks
 try:
     lease.release()
-except Exception as error:
-    assert "removed" in str(error)
+except LeaseLost:
+    pass
 """
 
 
-def test_a_callback_has_the_signal_mask_of_the_program(path):
-    command = [sys.executable, "-c", MASK, str(path)]
+@pytest.mark.parametrize("how", ["kernel", "soft", "max_hold", "memory", "sqlite"])
+def test_a_callback_and_a_listener_have_the_signal_mask_of_the_program(path, how):
+    command = [sys.executable, "-c", MASK, str(path), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

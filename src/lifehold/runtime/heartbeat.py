@@ -10,7 +10,6 @@ released long before its next renewal, again and again, costs two entries in a l
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 from heapq import heapify, heappop, heappush
 
 from ..core.events import report
@@ -67,8 +66,7 @@ class _TimerQueue:
             pass  # rung already
 
     def _keep(self) -> None:
-        if hasattr(_signal, "pthread_sigmask"):  # signals are for the thread that knows of them
-            _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
+        own_thread.hold_signals()
         while True:
             try:
                 if not self._round():

@@ -209,7 +209,8 @@ class LostSignal:
         for ring in self._waiting.copy():
             ring()
         if self._callbacks:
-            watch_thread.aside(self._check)
+            apart = heartbeat.apart
+            apart(self._check)
 
     def __del__(self) -> None:
         watch = getattr(self, "_watch", None)

@@ -8,7 +8,7 @@ for it, all are asked now and then.
 from __future__ import annotations
 
 from ..core.events import report
-from . import clock, fork, native
+from . import clock, fork, native, own_thread
 from .watch_table import best_sleeper
 
 TYPE_CHECKING = False
@@ -44,7 +44,7 @@ class SocketThread:
             if not self.runs:
                 self.sleeper = best_sleeper(None, deaf=False)
                 try:
-                    native.start_new_thread(self._run, (self.sleeper,))
+                    own_thread.start(native.bound(self._run, self.sleeper))
                 except RuntimeError:
                     self.sleeper.close()
                     raise

@@ -13,7 +13,6 @@ path first, then all who wait there are told.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
 import atexit
 import errno
 import os
@@ -21,7 +20,7 @@ import sys
 
 from ..core.deadline import NEVER
 from ..core.events import report
-from . import clock, fork, native
+from . import clock, fork, native, own_thread
 from .watch_table import (
     FIRST,
     SWEEP,
@@ -162,7 +161,6 @@ IN_VAIN = 16  # rounds in a row that nobody waited for, until who hears takes a 
 BREATH = 0.002  # seconds: so a busy folder costs at most so many wakes
 LAST_WORD = 0.2  # seconds that the end of the interpreter waits for a look that hangs
 _said: set[str] = set()
-_mask: Any = None  # the signals that the program's own threads block
 
 
 def say(why: str) -> None:
@@ -571,7 +569,7 @@ class WatchThread:
         sleeper = self.own_sleeper()
         if not self.running:
             self.due = due
-            native.start_new_thread(self.keep, ())
+            own_thread.start(self.keep)
             self.running = True
         elif due < self.due or self.left_out:
             self.due, self.left_out = min(due, self.due), False
@@ -590,9 +588,7 @@ class WatchThread:
 
     def keep(self) -> None:
         """Sleep, hear, look, tell."""
-        global _mask
-        if hasattr(_signal, "pthread_sigmask"):  # they belong to the program's own threads
-            _mask = _signal.pthread_sigmask(_signal.SIG_SETMASK, _signal.valid_signals())
+        own_thread.hold_signals()
         with self.at_work:
             while not self.ending():
                 try:
@@ -686,23 +682,6 @@ class WatchThread:
         else:
             report(error)
         clock.pause(FIRST)
-
-
-def aside(call: Callable[[], object]) -> None:
-    """`call()` in a thread of its own: it may take its time, and start processes.
-
-    These inherit the signal mask of the thread that starts them; ours blocks all.
-    """
-
-    def run() -> None:
-        if _mask is not None:
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, _mask)
-        call()
-
-    try:
-        native.start_new_thread(run, ())
-    except RuntimeError:  # no thread to be had
-        call()
 
 
 near = WatchThread()

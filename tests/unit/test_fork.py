@@ -160,3 +160,33 @@ def test_the_heartbeat_of_a_child_is_its_own():
     in_child(child)
     assert fired.wait(60)
     strike()
+
+
+def test_a_child_strikes_its_parents_appointment_though_a_thread_had_the_list(monkeypatch):
+    monkeypatch.setattr(heartbeat, "_diary", heartbeat._TimerQueue())
+    parents = heartbeat._diary
+    strike = heartbeat.at(heartbeat.clock.now() + 3600, lambda: None)
+    entered, leave = threading.Event(), threading.Event()
+
+    def inside():
+        with parents.mutex:
+            entered.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    assert entered.wait(60)
+
+    def child():
+        strike()
+        assert parents.calls  # it is our parent's still
+        assert parents.mutex.acquire(blocking=False)  # for whoever was about to take it
+        parents.mutex.release()
+
+    try:
+        in_child(child)
+    finally:
+        leave.set()
+        thread.join()
+    strike()
+    assert not parents.calls

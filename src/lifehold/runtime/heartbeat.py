@@ -28,6 +28,7 @@ class _TimerQueue:
     """Appointments in order of time, and the thread that keeps them."""
 
     def __init__(self) -> None:
+        self.generation = fork.generation
         self.mutex = native.RLock()  # reentrant: a signal handler may make an appointment too
         self.wakeup = native.allocate_lock()
         self.wakeup.acquire()
@@ -55,6 +56,8 @@ class _TimerQueue:
         return lambda: self._strike(number)
 
     def _strike(self, number: int) -> None:
+        if self.generation != fork.here():
+            return  # L9  it was our parent's, where a thread may have had the mutex
         with self.mutex:
             if self.calls.pop(number, None) and not self.calls and not self.lingers:
                 self._ring()  # it may sleep for long, with nothing to wake for
@@ -115,6 +118,9 @@ _diary = _TimerQueue()
 def _forget() -> None:
     """L9  A child has no heartbeat thread, and nothing that the parent's was to call."""
     global _diary
+    # Whoever was interrupted by the signal that forked may come to it yet.
+    if not _diary.mutex._is_owned():  # type: ignore[attr-defined]
+        _diary.mutex._at_fork_reinit()  # type: ignore[attr-defined]
     _diary = _TimerQueue()
 
 
@@ -124,6 +130,7 @@ def at(instant: float, call: Callable[[], None]) -> Callable[[], None]:
     `call` must be quick; what it raises is shown by `sys.unraisablehook`. Raises RuntimeError when
     there is no thread to be had.
     """
+    fork.here()
     return _diary.add(instant, call)
 
 

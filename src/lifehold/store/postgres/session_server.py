@@ -171,6 +171,8 @@ class Sessions:
 
     def close(self) -> None:
         """End those that hold nothing."""
+        if self._generation != fork.here():
+            return  # L9  they are our parent's, where a thread may have had the mutex
         with self._mutex:
             idle, self._idle = self._idle, []
         for _, session in idle:

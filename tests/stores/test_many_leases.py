@@ -35,7 +35,7 @@ def counted(store):
         asked.append(len(many))
         return await renew(many)
 
-    backend.renew = count
+    backend.renew, backend.within = count, lambda _: backend
     return asked
 
 
@@ -93,3 +93,15 @@ def test_ten_thousand_leases_of_a_process(url):
     assert max(sizes) <= 1000
     assert sum(sizes) / len(sizes) > 200
     print(len(sizes), "requests of", sorted(sizes)[-20:])
+
+
+def test_a_short_lease_does_not_say_how_long_the_renewal_of_a_long_one_may_take(tmp_path):
+    """Each request waits half of the shortest heartbeat in it."""
+    store = connect(f"memory:///{tmp_path}/a")
+    lengths = {"long": 60, "short": 2, "near": 4}
+    leases = [store.lock(name, ttl=ttl).acquire() for name, ttl in lengths.items()]
+    due = dict(zip([lease._kept for lease in leases], lengths, strict=True))
+    alike = [[name for name, _ in some] for some in store._site.joint._alike(due)]
+    assert alike == [["short", "near"], ["long"]]
+    for lease in leases:
+        lease.release()

@@ -516,3 +516,14 @@ def test_a_server_that_is_paused_costs_the_lease_at_its_deadline_and_not_before(
     with at_last(store.lock("stopped", wait=SOON).acquire) as after:
         assert after.token > lease.token
         at_last(after.verify)
+
+
+def test_a_connection_that_has_become_silent_costs_no_lease(proxy):
+    """As a router does that forgot it: the server answers on every new one."""
+    with through(proxy, ttl=6.0).lock("silent") as lease:
+        until(lambda: lease.renewals > 0)
+        before = lease.renewals
+        proxy.hold()
+        until(lambda: lease.renewals > before + 1 or lease.lost.is_set())
+        lease.check()
+        proxy.deliver()

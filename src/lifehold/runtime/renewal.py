@@ -22,6 +22,7 @@ from .loss import LostSignal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
     from ..core.deadline import Terms
@@ -231,6 +232,7 @@ def _nothing() -> None:
 
 
 CHUNK = 1000  # leases to a round trip, at most
+ALIKE = 4.0  # times the shortest heartbeat, that goes with it
 NEAR = 0.5  # of a heartbeat, that a beat is brought forward at most
 
 
@@ -285,9 +287,20 @@ class BatchRenewal:
                     self._works = False
                     return
             self._join(due)
-            together = [(lock, kept) for kept, lock in due.items()]
-            for at in range(0, len(together), self.chunk):
-                self._renew(together[at : at + self.chunk])
+            for together in self._alike(due):
+                for at in range(0, len(together), self.chunk):
+                    self._renew(together[at : at + self.chunk])
+
+    def _alike(self, due: dict[RenewedLease, Any]) -> Iterator[list[tuple[Any, RenewedLease]]]:
+        """Those with heartbeats of about one length: the shortest says how long all may wait."""
+        together: list[tuple[Any, RenewedLease]] = []
+        for kept in sorted(due, key=lambda kept: kept.terms.heartbeat):
+            if together and kept.terms.heartbeat > ALIKE * together[0][1].terms.heartbeat:
+                yield together
+                together = []
+            together.append((due[kept], kept))
+        if together:
+            yield together
 
     def _join(self, due: dict[RenewedLease, Any]) -> None:
         """Take those along whose beat is not far off."""

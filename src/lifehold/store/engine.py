@@ -83,6 +83,7 @@ async def lightened(lock: StoreLock, grant: Grant, send: Any) -> Grant | Lost | 
     return Unknown(grant.nonce, doubt)
 
 
+WHILE = 0.5  # of a heartbeat, in which a renewal is answered, or is asked again
 FRESH = 1.0  # seconds for which a refusal says enough of who holds it
 AWAY = "as far as is known: the store does not answer ({})"
 KEPT = "let go of just now, and kept for one who has waited longer"
@@ -307,12 +308,19 @@ class StoreLock:
 
     @staticmethod
     async def renew_many(many: list[tuple[StoreLock, Grant]]) -> list[Grant | Lost | Unknown]:
-        """Prolong leases of one store in one round trip. By the heartbeat thread."""
+        """Prolong leases of one store in one round trip. By the heartbeat thread.
+
+        A connection may be silent while the store answers on any other, as behind a router that
+        forgot it. So it is left while there is time for one more.
+        """
         first = many[0][0]
         asked = [Renewal(each.name, grant.mark, each.terms.ttl) for each, grant in many]
         sent_at = first.now()  # L8
+        until = sent_at + WHILE * min(each.terms_of(grant).heartbeat for each, grant in many)
         try:
-            there, kept = await first.site.beside(lambda backend: backend.renew(asked))
+            there, kept = await first.site.beside(
+                lambda backend: within(backend, until).renew(asked)
+            )
         except FAILURES as error:
             return [Unknown(grant.nonce, error) for _, grant in many]
         first.site.drift.note(there, sent_at, first.now())

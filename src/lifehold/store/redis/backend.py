@@ -52,6 +52,7 @@ else:
 LIMIT = 10.0  # seconds for one answer
 MANY = 500  # names to a question, at most
 DOUBTED = 10_000  # nonces whose request may still come, at most
+WHOLE_REPLY = 0.8  # of the time for an answer, that replicas have: the rest is for its way
 PATIENT = 4  # replicas have so many parts of a limit, or of a ttl, one
 LOOK_AGAIN = 60.0  # seconds between two looks whether the server evicts keys
 LACKS = {"audit": "Redis keeps what counts now: what was broken is told by events and logs"}
@@ -127,7 +128,9 @@ class Redis:
         wanted = self.plan.replicas
         if not wanted:
             return await self._run(calls, link), [0] * len(calls)
-        millis = max(1, int(min(self.plan.limit, ttl) / PATIENT * 1000))
+        patience = min(self.plan.limit, ttl) / PATIENT
+        patience = min(patience, (self._until - clock.now()) * WHOLE_REPLY)
+        millis = max(1, int(patience * 1000))
         *replies, seen = await self._run(calls, link, behind=[("WAIT", wanted, millis)])
         return replies, seen if isinstance(seen, list) else [seen] * len(calls)
 

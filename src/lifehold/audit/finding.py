@@ -53,8 +53,14 @@ class Notice:
     text: str
     line: int = 0
 
+    @property
+    def means_unread(self) -> bool:
+        """Is there something in the file that nobody has looked at?"""
+        return self.text.startswith(("not read", "not finished")) or "not looked at" in self.text
+
 
 def fingerprint(path: str, code: str, function: str, source: str, number: int) -> str:
     """The same as long as file, rule, function and the text of the line stay as they are."""
     parts = [path, code, function, " ".join(source.split()), str(number)]
-    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
+    text = "\0".join(parts).encode(errors="surrogateescape")  # names of files are bytes
+    return hashlib.sha256(text).hexdigest()[:20]

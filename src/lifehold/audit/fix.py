@@ -85,7 +85,9 @@ def mended(report: AuditReport, settings: Settings, *, unsafe: bool) -> Mending:
             continue
         try:
             data = source.contents(path)
-            made = cured(path, data, settings.codes_of(Path(path)), unsafe=unsafe)
+            told = {(f.code, f.line, f.column) for f in report.findings if f.path == path}
+            codes = settings.codes_of(Path(path))
+            made = cured(path, data, codes, unsafe=unsafe, only=told if report.narrowed else None)
         except Exception as error:  # noqa: BLE001  one file costs itself alone
             why = str(error).partition("\n")[0]
             done.notices.append(Notice(path, f"not mended: {type(error).__name__}: {why}"))
@@ -99,35 +101,82 @@ def has_cure(code: str) -> bool:
     return code in RULES and bool(RULES[code].cured)
 
 
-def cured(path: str, data: bytes, asked: frozenset[str], *, unsafe: bool) -> Mended:
-    """The file with all its cures. Raises ValueError where libcst does not give it back whole."""
+def cured(
+    path: str,
+    data: bytes,
+    asked: frozenset[str],
+    *,
+    unsafe: bool,
+    only: set[tuple[str, int, int]] | None = None,
+) -> Mended:
+    """The file with all its cures. Raises ValueError where libcst does not give it back whole.
+
+    `only`: the places that are to be mended, by code, line and column; None for all of them.
+    """
     from .tree import SourceTree
 
     made = Mended(path, data, data)
     if SourceTree(data).module.bytes != data:
         raise ValueError("libcst does not write it back as it is")
-    refused: set[tuple[str, str, int]] = set()
+    refused: set[Mark] = set()
+    allowed = Allowed(only, findings(path, data)) if only is not None else None
     for _round in range(ROUNDS):
         found = findings(path, made.after)
-        step = next(
-            (each for each in found if each[0] in asked and mark(each, found) not in refused), None
+        marks = [(each, mark(each, found)) for each in found if each[0] in asked]
+        step, name = next(
+            (
+                (each, name)
+                for each, name in marks
+                if name not in refused and (allowed is None or allowed.has(name, found))
+            ),
+            (None, None),
         )
-        if step is None:
+        if step is None or name is None:
             break
         after, kind = attempt(path, made.after, step, found, unsafe=unsafe)
         if after is None:
-            refused.add(mark(step, found))
+            refused.add(name)
             made.left += kind == "unsafe"
         else:
             made.after = after
             made.codes.append(step[0])
+            if allowed is not None:
+                allowed.mended(name)
     return made
 
 
-def mark(each: list[Any], found: list[list[Any]]) -> tuple[str, str, int]:
+Mark = tuple[str, str, int]
+
+
+def mark(each: list[Any], found: list[list[Any]]) -> Mark:
     """A finding by what it says of the code, which outlives moved lines."""
     same = [f for f in found if (f[0], f[6], f[7]) == (each[0], each[6], each[7])]
     return (each[0], f"{each[7]}\0{each[6].strip()}", same.index(each))
+
+
+class Allowed:
+    """Which findings a narrowed report has, whatever lines they stand on by now.
+
+    Findings that read the same are counted. When their number is not what it was to be, they are
+    left, unless all of them were in the report.
+    """
+
+    def __init__(self, only: set[tuple[str, int, int]], found: list[list[Any]]) -> None:
+        self.told: dict[tuple[str, str], list[bool]] = {}
+        for each in found:
+            code, text, _number = mark(each, found)
+            self.told.setdefault((code, text), []).append((code, each[1], each[2]) in only)
+
+    def has(self, name: Mark, found: list[list[Any]]) -> bool:
+        code, text, number = name
+        told = self.told.get((code, text), [])
+        same = sum(mark(each, found)[:2] == (code, text) for each in found)
+        return told[number] if same == len(told) else bool(told) and all(told)
+
+    def mended(self, name: Mark) -> None:
+        code, text, number = name
+        told = self.told[code, text]
+        del told[min(number, len(told) - 1)]
 
 
 def findings(path: str, data: bytes) -> list[list[Any]]:

@@ -115,6 +115,11 @@ def statistics(report: AuditReport) -> str:
     return "\n".join([*(f"{n:6} {code} {slug(code)}" for code, n in rows), summary(report)])
 
 
+def readable(text: str) -> str:
+    """Bytes of a name that are no UTF-8 become marks: no reader of JSON takes half a character."""
+    return text.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def as_json(report: AuditReport, version: str) -> str:
     data = {
         "schema": SCHEMA,
@@ -127,7 +132,7 @@ def as_json(report: AuditReport, version: str) -> str:
         "known": report.known,
         "findings": [
             {
-                "path": f.path,
+                "path": readable(f.path),
                 "line": f.line,
                 "column": f.column,
                 "end_line": f.end_line,
@@ -142,7 +147,9 @@ def as_json(report: AuditReport, version: str) -> str:
             }
             for f in report.findings
         ],
-        "notices": [{"path": n.path, "line": n.line, "text": n.text} for n in report.notices],
+        "notices": [
+            {"path": readable(n.path), "line": n.line, "text": n.text} for n in report.notices
+        ],
     }
     return json.dumps(data, indent=1, ensure_ascii=False)
 
@@ -187,7 +194,7 @@ def github(report: AuditReport, version: str) -> str:
     kinds = {"error": "error", "warning": "warning", "info": "notice"}
 
     def value(text: str) -> str:
-        text = data(text)
+        text = data(readable(text))
         return text.replace(":", "%3A").replace(",", "%2C")
 
     def data(text: str) -> str:
@@ -210,7 +217,10 @@ def gitlab(report: AuditReport, version: str) -> str:
                 "check_name": f.code,
                 "fingerprint": f.fingerprint,
                 "severity": grave[severity(f.code)],
-                "location": {"path": f.path, "lines": {"begin": f.line, "end": f.end_line}},
+                "location": {
+                    "path": readable(f.path),
+                    "lines": {"begin": f.line, "end": f.end_line},
+                },
             }
             for f in report.findings
         ],
@@ -271,8 +281,9 @@ def _rule(code: str) -> dict[str, Any]:
 
 def _uri(path: str) -> dict[str, str]:
     if path.startswith("/"):
-        return {"uri": "file://" + quote(path)}
-    return {"uri": quote(path.removeprefix("./")), "uriBaseId": "SRCROOT"}
+        return {"uri": "file://" + quote(path, errors="surrogateescape")}
+    shown = quote(path.removeprefix("./"), errors="surrogateescape")
+    return {"uri": shown, "uriBaseId": "SRCROOT"}
 
 
 def _place(f: Finding, line: int, text: str) -> dict[str, Any]:
@@ -345,7 +356,12 @@ FORMATS: dict[str, Callable[[AuditReport, str], str]] = {
 def written(findings: list[Finding]) -> str:
     """The text of a baseline that holds these findings."""
     rows = [
-        {"fingerprint": f.fingerprint, "code": f.code, "path": f.path, "message": f.message}
+        {
+            "fingerprint": f.fingerprint,
+            "code": f.code,
+            "path": readable(f.path),
+            "message": f.message,
+        }
         for f in findings
     ]
     return json.dumps({"schema": BASELINE, "findings": rows}, indent=1, ensure_ascii=False) + "\n"
@@ -356,6 +372,7 @@ def without(report: AuditReport, file: Path) -> None:
     marks = read(file)
     new = [each for each in report.findings if each.fingerprint not in marks]
     report.known += len(report.findings) - len(new)
+    report.narrowed = True
     report.findings = new
 
 
@@ -408,6 +425,7 @@ def changed_since(report: AuditReport, revision: str, known: Checkouts) -> None:
         if name in changes and touches(each, changes[name]):
             new.append(each)
     report.unchanged += len(report.findings) - len(new)
+    report.narrowed = True
     report.findings = new
 
 

@@ -47,7 +47,8 @@ Result = dict[str, Any]
 class AuditReport:
     """What an audit found. `known` counts what the baseline held, `unchanged` what git knew.
 
-    `fixes`: the safe cures of findings, by their fingerprints, where somebody asked for them.
+    `unread`: a file was not read, or not to its end. `narrowed`: findings were taken out by a
+    baseline or by git. `fixes`: the safe cures of findings, by their fingerprints, where asked for.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -60,6 +61,7 @@ class AuditReport:
     known: int = 0
     unchanged: int = 0
     unread: bool = False
+    narrowed: bool = False
     fixes: dict[str, tuple[Edit, ...]] = field(default_factory=dict)
 
 
@@ -394,7 +396,6 @@ def audit(
     """
     report = AuditReport()
     files = list(found_files(paths, settings, report.notices))
-    report.unread = bool(report.notices)
     known = remembered(cache)
     kept: dict[str, Result] = {}
     unable: list[str] = []
@@ -417,6 +418,7 @@ def audit(
         remember(cache, {**known, **kept} if len(known) < 50_000 else kept)
     if unable:
         report.notices.append(Notice(unable[0], UNABLE.format(len(unable))))
+    report.unread = any(each.means_unread for each in report.notices)
     report.findings.sort(key=lambda each: each.place)
     _number(report)
     return report

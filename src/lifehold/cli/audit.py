@@ -69,8 +69,10 @@ def _crash(name: str) -> int:
 
     try:
         factory = crash_test.loaded(name)
-    except (ValueError, ImportError, AttributeError) as error:
-        raise Unusable(f"--crash-test: {error}") from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001  the module is somebody else's
+        told = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        known = isinstance(error, ValueError | ImportError | AttributeError)
+        raise Unusable(f"--crash-test: {error if known else told}") from None
     with tempfile.TemporaryDirectory() as folder:
         report = crash_test.crash_test(factory, folder)
     put(report.text())
@@ -122,7 +124,8 @@ def _look(given: dict[str, Any], paths: list[str]) -> int:
     if given["write"]:
         _write(Path(given["write"]), report.written(found.findings))
         put(f"{len(found.findings)} findings are known from now on: --baseline {given['write']}")
-        return CLEAN
+        _tell(found.notices)
+        return COULD_NOT if found.unread else CLEAN
     known = Path(given["baseline"]) if given["baseline"] else made.baseline
 
     def narrowed(found: AuditReport) -> AuditReport:
@@ -161,7 +164,7 @@ def _adopt(given: dict[str, Any], paths: list[str]) -> int:
     found = adopt.adopted(paths, _settings(given, paths))
     _tell(found.notices)
     put(adopt.told(found))
-    return CLEAN
+    return COULD_NOT if any(each.means_unread for each in found.notices) else CLEAN
 
 
 def _watch(given: dict[str, Any], paths: list[str]) -> int:
@@ -206,8 +209,11 @@ def _diff(found: AuditReport, made: Settings, *, unsafe: bool) -> int:
     done = fix.mended(found, made, unsafe=unsafe)
     if done.count:
         put(fix.diff(done))
+    _tell(found.notices)
     _tell_mended(done, "can be mended")
-    return FINDINGS if done.count else CLEAN
+    if done.count:
+        return FINDINGS
+    return COULD_NOT if found.unread else CLEAN
 
 
 def _fixed(found: AuditReport, made: Settings, *, unsafe: bool) -> bool:

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from lifehold.audit import Settings, Unusable, audit, report, scan, source
+from lifehold.audit import Settings, Unusable, audit, model, report, scan, source
 from lifehold.audit.catalogue import RULES
 
 BAD = RULES["LH115"].bad
@@ -208,25 +208,61 @@ ROWS = {
 }
 
 
+def calls(name, text):
+    """How many functions are called to look at this file."""
+    seen = [0]
+
+    def profile(_frame, event, _what):
+        seen[0] += event in ("call", "c_call")
+
+    sys.setprofile(profile)
+    try:
+        scan.of_text(name, text, Settings())
+    finally:
+        sys.setprofile(None)
+    return seen[0]
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_a_file_four_times_as_long_costs_about_four_times_the_calls(name):
-    def calls(count):
+    def counted(count):
         head, row = ROWS[name]
-        text = head + "".join(row.format(number) for number in range(count))
-        seen = [0]
+        return calls(name, head + "".join(row.format(number) for number in range(count)))
 
-        def profile(_frame, event, _what):
-            seen[0] += event in ("call", "c_call")
+    counted(2)  # what is read once
+    assert counted(160) < 6 * counted(40)
 
-        sys.setprofile(profile)
-        try:
-            assert scan.of_text(name, text, Settings())
-        finally:
-            sys.setprofile(None)
-        return seen[0]
 
-    calls(2)  # what is read once
-    assert calls(160) < 6 * calls(40)
+DEEP = {
+    "job.ts": lambda n: (
+        'const fs = require("fs"); const lock = "/x.lock";\n'
+        + "if (fs.existsSync(lock)) {\n" * n
+        + 'fs.writeFileSync(lock, "1")\n'
+        + "}\n" * n
+    ),
+    "job.sh": lambda n: (
+        "#!/bin/sh\nLOCK=/tmp/x.lock\n" + "mkdir $LOCK\n" * n + "trap 'rm -r $LOCK' EXIT\n" * n
+    ),
+    "job.py": lambda n: (
+        "import os\ndef f(lock_path):\n" + "    if os.path.exists(lock_path): return\n"
+        '    open(lock_path, "w")\n    os.unlink(lock_path)\n' * n
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_tests_one_behind_the_other_cost_no_more_than_their_square(name):
+    text = DEEP[name]
+    calls(name, text(2))
+    assert calls(name, text(160)) < 16 * calls(name, text(40))
+
+
+def test_a_function_of_too_many_tests_is_told_and_not_finished(tmp_path, monkeypatch):
+    monkeypatch.setattr(model, "MOST_STEPS", 1000)
+    write(tmp_path, "app.py", DEEP["job.py"](40))
+    report = found(tmp_path)
+    assert [each.text[:31] for each in report.notices] == ["not finished: too many tests, o"]
+    assert report.unread
 
 
 def test_the_caret_stands_under_what_it_means_behind_wide_and_combined_signs(tmp_path):

@@ -189,13 +189,6 @@ def below(node: Node | None) -> Iterator[Node]:
         stack.extend(reversed(each.named_children))
 
 
-def above(node: Node) -> Iterator[Node]:
-    each = node.parent
-    while each is not None:
-        yield each
-        each = each.parent
-
-
 def field_of(node: Node | None, name: str) -> Node | None:
     return node.child_by_field_name(name) if node is not None else None
 
@@ -212,6 +205,8 @@ class Source:
         self.named: dict[str, list[Scope]] = {}
         self.scopes: list[Scope] = []
         self.by_node: dict[int, Scope] = {}
+        self.holders: dict[int, Scope] = {}
+        self.parents: dict[int, Node] = {}  # `node.parent` looks for it from the root
         self._read()
 
     @property
@@ -224,7 +219,7 @@ class Source:
         self.scopes.append(Scope(self.root, "", ""))
         for node in below(self.root):
             if node.type in FUNCTIONS:
-                scope = Scope(node, name_of(node), group_of(node))
+                scope = Scope(node, name_of(node), self.group_of(node))
                 self.scopes.append(scope)
                 self.by_node[node.id] = scope
                 self.named.setdefault(scope.name, []).append(scope)
@@ -239,6 +234,10 @@ class Source:
                     self.values.setdefault(f"this.{text_of(name)}", []).append(value)
             elif node.type == "call_expression":
                 calls.append(node)
+            inner = self.by_node.get(node.id) or self.scope(node)
+            for each in node.named_children:
+                self.parents[each.id] = node
+                self.holders[each.id] = inner
         for node in calls:
             scope = self.scope(node)
             act = self._act(node, scope)
@@ -255,11 +254,22 @@ class Source:
             return
         self.values.setdefault(text_of(name), []).append(value)
 
+    def above(self, node: Node) -> Iterator[Node]:
+        """What stands around a node, the nearest first."""
+        each = self.parents.get(node.id)
+        while each is not None:
+            yield each
+            each = self.parents.get(each.id)
+
+    def group_of(self, node: Node) -> str:
+        for each in self.above(node):
+            if each.type in ("class_declaration", "class", "abstract_class_declaration"):
+                return text_of(field_of(each, "name"))
+        return ""
+
     def scope(self, node: Node) -> Scope:
-        for each in above(node):
-            if each.id in self.by_node:
-                return self.by_node[each.id]
-        return self.scopes[0]
+        """The function that holds a node."""
+        return self.holders.get(node.id, self.scopes[0])
 
     def unit(self, scope: Scope) -> list[Act]:
         """What the class of a function does, or the functions of the file that stand in none."""
@@ -373,13 +383,13 @@ class Source:
                         for value in self.values.get(name, [])[:3]:
                             if value.type not in FUNCTIONS:
                                 queue.append((value, left - 1))
-                            queue += [(each, left - 1) for each in failed_before(value, part)]
+                            queue += [(each, left - 1) for each in failed_before(self, value, part)]
         return found
 
     def tests(self, act: Act) -> Iterator[tuple[Node, bool]]:
         """The conditions that an act stands under; False: it stands behind one that left."""
         inner = act.node
-        for each in above(act.node):
+        for each in self.above(act.node):
             if each.id == act.holder.node.id and each.type != "program":
                 return
             if each.type in ("if_statement", "ternary_expression", "while_statement"):
@@ -409,9 +419,9 @@ FLAGS = frozenset(
 )
 
 
-def failed_before(value: Node, use: Node) -> list[Node]:
+def failed_before(source: Source, value: Node, use: Node) -> list[Node]:
     """The body of the `try` in whose `catch` a flag gets its value, where the use is outside."""
-    for each in above(value):
+    for each in source.above(value):
         if each.type in FUNCTIONS:
             break
         if each.type == "catch_clause" and each.parent is not None:
@@ -477,11 +487,4 @@ def name_of(node: Node) -> str:
         return text_of(field_of(outer, "key"))
     if outer is not None and outer.type == "assignment_expression":
         return text_of(field_of(outer, "left")).rpartition(".")[2]
-    return ""
-
-
-def group_of(node: Node) -> str:
-    for each in above(node):
-        if each.type in ("class_declaration", "class", "abstract_class_declaration"):
-            return text_of(field_of(each, "name"))
     return ""

@@ -103,6 +103,23 @@ def text_of(node: ast.AST | None) -> str:
     return ".".join([node.id, *reversed(parts)])
 
 
+class Unfinished(Exception):
+    """A file asks for more steps than are spent on one; the text says why."""
+
+
+MOST_STEPS = 10_000_000  # blocks around statements, in one function: about ten seconds
+
+
+def counted(walked: Iterator[tuple[ast.stmt, Frames]]) -> Iterator[tuple[ast.stmt, Frames]]:
+    """The same statements. Raises Unfinished where the blocks around them are too many."""
+    steps = 0
+    for each in walked:
+        steps += len(each[1])
+        if steps > MOST_STEPS:
+            raise Unfinished(f"too many tests, one behind the other, up to line {each[0].lineno}")
+        yield each
+
+
 def statements(body: list[ast.stmt]) -> Iterator[tuple[ast.stmt, Frames]]:
     """Every statement with what stands around it, in order; nested functions and classes unopened.
 
@@ -327,7 +344,7 @@ class Function:
             self._read_parameters(node.args)
         self.assigned: dict[str, list[ast.expr | None]] = {}
         self.looped: dict[str, ast.expr] = {}
-        self.walked: list[tuple[ast.stmt, Frames]] = list(statements(self.body))
+        self.walked: list[tuple[ast.stmt, Frames]] = list(counted(statements(self.body)))
         for stmt, _frames in self.walked:
             self._assign(stmt)
 

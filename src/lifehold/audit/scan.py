@@ -21,6 +21,7 @@ from . import javascript, source, suppress, units, words
 from .catalogue import RULES
 from .finding import Edit, Finding, Notice, Span, fingerprint
 from .forms import judged
+from .model import Unfinished
 from .rules import javascript as javascript_rules
 from .rules.shell import look
 from .settings import Settings, Unusable
@@ -141,6 +142,8 @@ def examined(path: str, known: dict[str, Result] | None, mounts: tuple[str, ...]
         return _examined(path, known, mounts, notices)
     except OSError as error:
         notices.append(Notice(path, f"not read: {error.strerror}"))
+    except Unfinished as error:
+        notices.append(Notice(path, f"not finished: {error}"))
     except Exception as error:  # noqa: BLE001  one file costs itself alone
         notices.append(Notice(path, f"not finished: {type(error).__name__}: {error}"))
     finally:

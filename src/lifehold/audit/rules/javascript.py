@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .. import words
 from ..finding import Span
-from ..javascript import Act, Scope, Source, above, below, field_of, text_of
+from ..javascript import Act, Scope, Source, below, field_of, text_of
 from ..rule import Hit
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def test_then_make(source: Source) -> Iterator[Hit]:
 def made_behind_refusal(source: Source, act: Act) -> Iterator[Hit]:
     """`if (exists(lock)) { ... throw }`, which may leave, and behind it the lock is made."""
     block = act.node
-    for each in above(act.node):
+    for each in source.above(act.node):
         if each.type in ("statement_block", "program"):
             block = each
             break
@@ -108,7 +108,9 @@ def made_behind_refusal(source: Source, act: Act) -> Iterator[Hit]:
 
 def made_behind_read(source: Source, act: Act) -> Iterator[Hit]:
     """`try { read(lock); return false } catch {}`, and behind it the lock is made."""
-    block = next((n for n in above(act.node) if n.type in ("statement_block", "program")), None)
+    block = next(
+        (n for n in source.above(act.node) if n.type in ("statement_block", "program")), None
+    )
     for other in block.named_children if block is not None else ():
         if other.type != "try_statement" or other.end_byte > act.node.start_byte:
             continue
@@ -132,7 +134,7 @@ def only_looks(scope: Scope) -> bool:
 
 def made_in_catch(source: Source, act: Act) -> Iterator[Hit]:
     """`try { access(lock) } catch { write(lock) }`: the look fails, so the lock is made."""
-    for each in above(act.node):
+    for each in source.above(act.node):
         if each.id == act.holder.node.id:
             return
         if each.type != "catch_clause" or each.parent is None:
@@ -181,7 +183,7 @@ def made_in_chain(source: Source, act: Act) -> Iterator[Hit]:
 
 def made_in_callback(source: Source, act: Act) -> Iterator[Hit]:
     """`access(lock, (error) => { ... writeFile(lock) })`."""
-    around = {each.id for each in above(act.node) if each.type == "call_expression"}
+    around = {each.id for each in source.above(act.node) if each.type == "call_expression"}
     for look in source.acts:
         if look.kind in ("exists", "stat") and look.key == act.key and look.node.id in around:
             yield at(
@@ -258,7 +260,9 @@ def not_allowed_is_dead(source: Source) -> Iterator[Hit]:
     for act in source.acts:
         if act.kind != "alive" or "kill" not in act.facts or not about_lock(source, act):
             continue
-        tried = next((each for each in above(act.node) if each.type == "try_statement"), None)
+        tried = next(
+            (each for each in source.above(act.node) if each.type == "try_statement"), None
+        )
         handler = field_of(tried, "handler")
         if handler is None or not within_body(act, tried):
             continue
@@ -312,7 +316,7 @@ def judged(source: Source, act: Act) -> tuple[str, Act | None]:
 
 def asked_in_body(source: Source, act: Act) -> Act | None:
     """`try { process.kill(pid, 0) } catch (e) { unlink(lock) }`: who failed is dead."""
-    for each in above(act.node):
+    for each in source.above(act.node):
         if each.id == act.holder.node.id:
             return None
         if each.type == "catch_clause" and each.parent is not None:
@@ -382,7 +386,7 @@ def unowned_release(source: Source) -> Iterator[Hit]:
         if act.key not in broken and not of_method(source, act):
             continue
         given_back = words.releases(act.holder.name) or hands_out(act.holder.node)
-        ends = act.key in broken and any(n.type == "finally_clause" for n in above(act.node))
+        ends = act.key in broken and any(n.type == "finally_clause" for n in source.above(act.node))
         if not (given_back or ends) or judged(source, act)[0]:
             continue
         if words.breaks(act.holder.name):
@@ -418,7 +422,7 @@ def removed_in_finally(source: Source) -> Iterator[Hit]:
             continue
         if any(MINE.search(text_of(test)) for test, _s in source.tests(act)):
             continue
-        final = next((n for n in above(act.node) if n.type == "finally_clause"), None)
+        final = next((n for n in source.above(act.node) if n.type == "finally_clause"), None)
         tried = field_of(final.parent, "body") if final is not None else None
         if final is None or tried is None:
             continue

@@ -215,23 +215,34 @@ def not_in_finally(judge: Judge) -> Iterator[Hit]:
 def left_by_error(judge: Judge, function: Function) -> Iterator[Hit]:
     """A lock file that is made, worked under, and removed by a plain statement behind the work."""
     own = judge.own(function)
+    removed: dict[str, list[Event]] = {}
+    for event in own:
+        if event.kind in ("unlink", "late_unlink"):
+            removed.setdefault(event.key, []).append(event)
+    thought_of = {  # an error, by these keys
+        key
+        for key, gone in removed.items()
+        if any(
+            e.kind == "late_unlink"
+            or any(f.kind == "try" and f.part in ("finally", "handler") for f in e.frames)
+            for e in gone
+        )
+    }
+    flocked = judge.flocked(function) if removed else {}
     for made in own:
         if made.kind not in ("create", "write", "ensure") or not made.lockish:
             continue
-        if made.kind == "ensure" and not any(e.kind == "unlink" and e.key == made.key for e in own):
+        gone = removed.get(made.key, [])
+        if not gone or made.key in thought_of or made.key in flocked or not_behind(made):
             continue
-        gone = [e for e in own if e.kind in ("unlink", "late_unlink") and e.key == made.key]
-        if made.key in judge.flocked(function) or not_behind(made):
-            continue
-        if any(e.kind == "late_unlink" or judge.in_finally(e) for e in gone):
-            continue
-        if any(f.kind == "try" and f.part == "handler" for e in gone for f in e.frames):
-            continue  # an error was thought of
         held = tuple(f for f in made.frames if (f.kind, f.part) != ("try", "body"))
-        plain = [e for e in gone if e.line > made.line and e.frames[: len(held)] == held]
-        if plain and works_between(judge, function, made, plain[-1]):
+        plain = next(
+            (e for e in reversed(gone) if e.line > made.line and e.frames[: len(held)] == held),
+            None,
+        )
+        if plain is not None and works_between(judge, function, made, plain):
             yield at(
-                plain[-1],
+                plain,
                 f"`{made.name}` is made on line {made.line} and removed here only if nothing in"
                 " between raises: after an error the lock stays",
                 there(made, "made here"),
@@ -295,9 +306,10 @@ HARMLESS = frozenset(
 
 def works_between(judge: Judge, function: Function, made: Event, gone: Event) -> bool:
     """Is anything done under the lock that may raise, beside writing down who holds it?"""
+    first, last = made.line, gone.line
     return any(
-        made.line < event.line < gone.line
-        and event.kind in ("other", "call")
+        event.kind in ("other", "call")
+        and first < event.line < last
         and str(event.facts.get("name", "")).rpartition(".")[2] not in HARMLESS
         and text_of(event.facts["called"].func).rpartition(".")[2] not in HARMLESS
         for event in judge.own(function)

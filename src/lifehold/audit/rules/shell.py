@@ -381,6 +381,7 @@ def read_from(script: Script, word: str) -> str:
 def trap_before_lock(script: Script) -> Iterator[Hit]:
     """LH305."""
     locked = flocked(script)
+    refusals: dict[str, ShellCommand | None] = {}
     for trap, inner, signals in script.traps:
         if not ENDS.intersection(s.removeprefix("SIG") for s in signals) & {"EXIT", "0"}:
             continue
@@ -388,7 +389,9 @@ def trap_before_lock(script: Script) -> Iterator[Hit]:
             for key in removed(script, gone):
                 if key in locked or not script.lockish(key) or guarded(script, gone):
                     continue
-                refusal = refused(script, key)
+                if key not in refusals:
+                    refusals[key] = refused(script, key)
+                refusal = refusals[key]
                 if refusal is None or not runs_later(script, trap, refusal):
                     continue
                 yield spot(

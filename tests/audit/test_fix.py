@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from ground import needs
-from lifehold.audit import fix
+from lifehold.audit import cures, cures_redis, fix
 from lifehold.audit.catalogue import RULES
-from lifehold.audit.cures import CURES
 from lifehold.cli.main import main
 
 EVERY = frozenset(RULES)
+CURES = {**cures.CURES, **cures_redis.CURES}
 CASES = {
     "LH201: one request": (
         """\

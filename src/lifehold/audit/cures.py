@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import libcst as cst
 
-from .cures_redis import compare_and_delete, compare_in_one, one_request
 from .tree import (
     call_at,
     call_on,
@@ -531,7 +530,4 @@ CURES: dict[str, Cure] = {
     "LH110": released_in_finally,
     "LH113": empty_after_lock,
     "LH115": named_handle,
-    "LH201": one_request,
-    "LH203": compare_and_delete,
-    "LH204": compare_in_one,
 }

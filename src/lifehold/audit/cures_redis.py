@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from .cures import TELLS
 from .tree import (
     argument,
     assigned_between,
@@ -26,7 +27,7 @@ from .tree import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .cures import Kind
+    from .cures import Cure, Kind
     from .tree import SourceTree, Spot
 
 SCRIPT = "RELEASE_OWN"
@@ -72,7 +73,6 @@ def one_request(tree: SourceTree, place: Spot) -> Kind | None:
 
 
 LEAVING = (cst.Return, cst.Raise, cst.Break, cst.Continue, cst.Yield)
-TELLS = re.compile(r"^(print|(\w+\.)*(debug|info|warning|error|log))$")
 
 
 def ends_each_success(
@@ -425,3 +425,10 @@ def named_client(tree: SourceTree, name: str, known: dict[str, set[str]]) -> boo
         if group.name.value == name:
             return any(named_client(tree, tree.code(b.value), known) for b in group.bases)
     return False
+
+
+CURES: dict[str, Cure] = {
+    "LH201": one_request,
+    "LH203": compare_and_delete,
+    "LH204": compare_in_one,
+}

@@ -199,10 +199,10 @@ def attempt(
     path: str, data: bytes, hit: list[Any], found: list[list[Any]], *, unsafe: bool
 ) -> tuple[bytes | None, str]:
     """The file with this one cure; None where there is none, or it is not to be believed."""
-    from .cures import CURES
+    from . import cures, cures_redis
     from .tree import SourceTree, Spot
 
-    cure = CURES.get(hit[0])
+    cure = cures.CURES.get(hit[0]) or cures_redis.CURES.get(hit[0])
     if cure is None:
         return None, ""
     row: str = hit[6]

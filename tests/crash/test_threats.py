@@ -23,7 +23,16 @@ import pytest
 
 from crash.terrain import NOBODY, as_nobody, folder_for_all, result
 from ground import needs
-from lifehold import Lock, ReadWriteLock, Semaphore, UnsafeGround, WouldBlock, locked_file, once
+from lifehold import (
+    Lock,
+    OnceFailed,
+    ReadWriteLock,
+    Semaphore,
+    UnsafeGround,
+    WouldBlock,
+    locked_file,
+    once,
+)
 from lifehold.audit import fix, source
 from lifehold.cli.main import main
 from lifehold.compat import filelock, liblockfile, lockfolder
@@ -33,6 +42,7 @@ from lifehold.local.files import HOST, Files
 from lifehold.local.ground import ground_of
 from lifehold.ops import clear, doctor, history, watch
 from lifehold.ops.watch import Config, Watch
+from lifehold.recipes.once_build import build_once
 from lifehold.registry import maker
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
@@ -618,6 +628,90 @@ def test_the_results_and_fences_of_root_are_kept_in_a_users_folder(theirs):
     guard = FencedFile(theirs / "data", 7)
     guard.write(b"words")
     assert (guard.read().data, guard.read().token) == (b"words", 7)
+
+
+LEFTOVERS = (".out.removed-0123456789abcdef-0", ".out.building-0123456789abcdef")
+
+
+@pytest.mark.parametrize("name", LEFTOVERS)
+def test_a_build_of_root_removes_nothing_that_a_user_has_renamed(theirs, name, caplog):
+    roots = theirs / "backup"
+    roots.mkdir(0o700)
+    (roots / "dump").write_text("root's")
+    mine = theirs / LEFTOVERS[0].replace("0", "1")
+    result(as_nobody(mine.mkdir))
+    result(as_nobody(roots.rename, theirs / name))
+    for _ in range(2):
+        build_once(theirs / "out", fill)
+        shutil.rmtree(theirs / "out")
+    assert [each.read_text() for each in theirs.rglob("dump")] == ["root's"]
+    assert not mine.exists()  # that user could remove it, too
+    (told,) = [each.getMessage() for each in caplog.records if "leftover" in each.getMessage()]
+    assert "rights of nobody" in told
+
+
+def test_what_a_killed_build_of_root_left_goes_and_what_it_put_in_place_stays(theirs):
+    if not bears_attributes(theirs):
+        pytest.skip("no attributes on this file system")
+    killed_build(theirs / "out")
+    (left,) = theirs.glob(".out.building-*")
+    assert (left / "x").exists()
+    build_once(theirs / "out", fill)
+    assert not list(theirs.glob(".out.*-*"))
+    result(as_nobody((theirs / "out").rename, theirs / LEFTOVERS[1]))
+    build_once(theirs / "out", fill)
+    assert len(list(theirs.glob(".out.removed-*/x"))) == 1
+
+
+def test_what_a_killed_build_gave_to_a_user_in_a_folder_of_root_goes(tmp_path):
+    left = tmp_path / LEFTOVERS[1]
+    (left / "roots").mkdir(parents=True)
+    (left / "roots" / "x").touch()
+    os.chown(left, NOBODY, NOBODY)
+    build_once(tmp_path / "out", fill)
+    assert not list(tmp_path.glob(".out.*-*"))
+
+
+@pytest.mark.parametrize("ends", ["well", "badly"])
+def test_a_folder_that_a_user_puts_in_the_place_of_a_build_of_root_is_left_alone(theirs, ends):
+    roots = theirs / "backup"
+    roots.mkdir(0o700)
+    (roots / "dump").touch()
+
+    def build(staging: str) -> None:
+        fill(staging)
+        result(as_nobody(os.rename, staging, theirs / "taken"))
+        result(as_nobody(roots.rename, staging))
+        if ends == "badly":
+            raise ValueError("the build")
+
+    with pytest.raises(OnceFailed, match="not there" if ends == "well" else "the build"):
+        build_once(theirs / "out", build)
+    assert len(list(theirs.rglob("dump"))) == 1
+    assert not (theirs / "out").exists()
+
+
+def fill(staging: str) -> None:
+    Path(staging, "x").touch()
+
+
+def killed_build(target: Path) -> None:
+    def build(staging: str) -> None:
+        fill(staging)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if not (child := os.fork()):
+        build_once(target, build)
+    os.waitpid(child, 0)
+
+
+def bears_attributes(folder: Path) -> bool:
+    try:
+        os.setxattr(folder, "user.lifehold.test", b"")
+        os.removexattr(folder, "user.lifehold.test")
+    except OSError:
+        return False
+    return True
 
 
 def test_a_users_data_that_root_writes_stays_the_users_and_gets_no_rights(theirs):

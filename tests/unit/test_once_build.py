@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from crash.terrain import as_nobody, folder_for_all, result
+from ground import needs
 from lifehold import InvalidArgument, LeaseLost, OnceFailed, SystemRefused
 from lifehold.local.files import HOST, Files
 from lifehold.recipes import once_build
@@ -251,6 +253,57 @@ def test_files_are_on_the_disk_before_the_folder_is_seen(target, monkeypatch):
     done.clear()
     build_once(target.with_name("other"), write, flush=False)
     assert [name for name, _ in done].count("fsync") <= 2  # of the message to the others
+
+
+def test_no_fifo_is_waited_for_that_comes_in_the_place_of_a_file(target, monkeypatch):
+    plain = os.lstat
+
+    def lstat(path, **more):
+        found = plain(path, **more)
+        if path == "index":
+            (staging,) = target.parent.glob(".model.building-*")
+            (staging / "index").unlink()
+            os.mkfifo(staging / "index")
+        return found
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    assert build_once(target, write) == str(target)
+    assert (target / "index").is_fifo()
+
+
+def test_a_build_may_put_another_folder_in_the_place_of_its_own(target):
+    def build(staging):
+        os.rmdir(staging)
+        write_into(Path(staging))
+
+    assert build_once(target, build) == str(target)
+    assert sorted(os.listdir(target)) == ["index", "weights"]
+
+
+@needs("root")
+def test_what_may_not_be_read_is_left_to_sync():
+    with folder_for_all(0o777) as folder:
+        assert result(as_nobody(flushed, folder / "out")) == ["plain", "SYNC", folder.name]
+
+
+def flushed(target: Path) -> list[str]:
+    done: list[str] = []
+    fsync, sync = os.fsync, os.sync
+
+    def noted(fd):
+        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        return fsync(fd)
+
+    def build(staging):
+        Path(staging, "plain").touch()
+        Path(staging, "drop").mkdir()
+        Path(staging, "drop", "mail").touch()
+        os.chmod(Path(staging, "drop"), 0o300)
+
+    os.fsync = noted
+    os.sync = lambda: done.append("SYNC") or sync()
+    build_once(target, build)
+    return [each for each in done if not each.startswith((".", "out"))]
 
 
 def test_a_mount_point_cannot_be_renamed_over_and_says_so(target, monkeypatch):

@@ -19,10 +19,9 @@ from ..core import explain
 from ..core.errors import InvalidArgument, LeaseLost, LifeholdError, NotAcquired, SystemRefused
 from ..core.mask import printable
 from ..local import lock_names
-from ..local.handles import files_for
 from ..local.refusals import make_folders
 from ..recipes.once import OnceRules, refuse_session
-from ..recipes.once_build import LOCK, BuildFolder, put_in_place, remove, target_of
+from ..recipes.once_build import LOCK, begin, put_in_place, site_of, target_of
 from ..recipes.once_results import COMMAND, LIMIT, Codec, packed
 from ..runtime import clock
 from . import exits
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..lock import Lease
-    from ..recipes.once_build import Staging
+    from ..recipes.once_build import BuildFolder, Staging
     from ..recipes.once_results import OnceResult, OnceRun
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
@@ -387,7 +386,7 @@ class Build:
         if not hasattr(os, "fwalk"):
             raise SystemRefused("--build needs Unix, where a folder can be renamed over another")
         target = target_of(path)
-        self.site, self.name = BuildFolder(files_for(target), target, remove), target + LOCK
+        self.site, self.name = site_of(target), target + LOCK
         self.anew = f"rm -r {explain.quote(target)}"
         self.why = f"'{printable(target)}' is there"
         make_folders(self.site.files, target)
@@ -396,9 +395,7 @@ class Build:
     def begun(self, run: OnceRun) -> Iterator[Callable[..., OnceHold]]:
         """With a folder for CMD to fill: what holds CMD."""
         try:
-            nonce = os.urandom(8).hex()
-            self.site.clear(nonce)
-            staging = self.site.begin(nonce)
+            staging = begin(self.site)
         except BaseException:
             run.withdraw()
             raise
@@ -407,9 +404,7 @@ class Build:
         try:
             yield partial(OnceHold, put=partial(_put, self.site, staging))
         finally:
-            if os.getpid() == mine and os.path.isdir(staging.path):
-                remove(staging.path)
-            staging.close()
+            staging.end(mine)
 
 
 def _put(site: BuildFolder, staging: Staging, code: int, what: str) -> int:

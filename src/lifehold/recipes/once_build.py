@@ -13,21 +13,24 @@ import re
 import stat
 
 from ..core.errors import InvalidArgument, LeaseLost, SystemRefused
-from ..local.files import LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY
+from ..local.files import FOLDER, LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY
 from ..local.handles import files_for
 from ..local.refusals import make_folders, no_flock, refused
 from ..lock import lock_path
-from ..runtime import fork
+from ..runtime import fork, notify
 from .once import OnceFailed, once
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import shutil
     from collections.abc import Callable
+    from typing import Any
 
     from ..local.files import Files
+    from ..runtime import rights
 else:
     shutil = fork.later("shutil", globals())
+    rights = fork.later("lifehold.runtime.rights", globals())
 
 LOCK = ".lock"  # behind the path of the folder
 
@@ -54,23 +57,19 @@ def build_once(
     if not hasattr(os, "fwalk"):
         raise SystemRefused("build_once needs Unix, where a folder can be renamed over another")
     target = target_of(path)
-    site = BuildFolder(files_for(target), target, remove)
+    site = site_of(target)
     if site.published():
         return target
     make_folders(site.files, target)
 
     def run() -> str:
-        nonce = os.urandom(8).hex()
-        site.clear(nonce)
-        staging = site.begin(nonce)
+        staging = begin(site)
         pid = os.getpid()
         try:
             build(staging.path)
             put_in_place(site, staging, flush)
         finally:
-            if os.getpid() == pid and os.path.isdir(staging.path):
-                remove(staging.path)
-            staging.close()
+            staging.end(pid)
         return target
 
     there = {"unless": lambda: site.published() and target, "keep_failure": keep_failure}
@@ -106,36 +105,66 @@ def target_of(path: object) -> str:
     return lock_path(given.rstrip("/") + LOCK).removesuffix(LOCK)
 
 
-def put_in_place(site: BuildFolder, staging: Staging, flush: bool) -> None:
+def site_of(target: str) -> BuildFolder:
+    files = files_for(target)
+    return BuildFolder(files, target, lambda path: remove(files, path))
+
+
+def begin(site: BuildFolder) -> Staging:
+    """A folder to build in, when what killed builders left is gone. With the lock in hand."""
+    nonce = os.urandom(8).hex()
+    site.clear(nonce)
+    staging = site.begin(nonce)
     try:
-        empty = not os.listdir(staging.path)
-        if flush:
-            _flush(staging.path)
-    except FileNotFoundError:
-        empty = False  # cleared away; publish() tells
-    if empty:
-        raise InvalidArgument(
-            f"build left nothing in the folder that becomes {site.target!r}: an empty folder "
-            "cannot be told from one that is yet to be built",
-            name=site.target,
-        )
+        staging.mark()
+    except BaseException:
+        staging.close()
+        raise
+    return staging
+
+
+def put_in_place(site: BuildFolder, staging: Staging, flush: bool) -> None:
+    fd = staging.look()
+    if fd is not None:  # else it was cleared away: publish() tells
+        try:
+            if not os.listdir(fd):
+                raise InvalidArgument(
+                    f"build left nothing in the folder that becomes {site.target!r}: an empty "
+                    "folder cannot be told from one that is yet to be built",
+                    name=site.target,
+                )
+            if flush:
+                _flush(fd)
+        finally:
+            os.close(fd)
+    staging.unmark()
     if staging.publish() and flush:
-        _flush_one(site.folder)
+        _flush_one(site)
 
 
-def _flush(path: str) -> None:
-    """All files and folders in there, to the disk. What we may not open is left to sync(2)."""
-    hidden = False
-    for _, _, names, fd in os.fwalk(path):
+def _flush(folder: int) -> None:
+    """All files and folders in there, to the disk. What we may not open is left to sync(2).
+
+    No FIFO is waited for that comes in the place of a file meanwhile.
+    """
+    hidden: list[OSError] = []
+
+    def pass_over(error: OSError) -> None:
+        if error.errno not in CLOSED:
+            raise error
+        hidden.append(error)
+
+    for _, _, names, fd in os.fwalk(".", dir_fd=folder, onerror=pass_over):
         for name in names:
             if stat.S_ISREG(os.lstat(name, dir_fd=fd).st_mode):
                 try:
-                    file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-                except PermissionError:
-                    hidden = True
+                    file = os.open(name, READ_ONLY, dir_fd=fd)
+                except OSError as error:
+                    pass_over(error)
                     continue
                 try:
-                    os.fsync(file)
+                    if stat.S_ISREG(os.fstat(file).st_mode):
+                        os.fsync(file)
                 finally:
                     os.close(file)
         os.fsync(fd)
@@ -143,25 +172,126 @@ def _flush(path: str) -> None:
         os.sync()
 
 
-def _flush_one(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+def _flush_one(site: BuildFolder) -> None:
+    try:
+        fd = site.files.open(site.folder, FOLDER)
+    except PermissionError:
+        os.sync()
+        return
     try:
         os.fsync(fd)
     finally:
         os.close(fd)
 
 
-def remove(path: str) -> None:
+# ------------------------------------------------------------------------------------------------
+# The removal of a folder with all that is in it.
+#
+# Promise (L13): what another user has renamed never makes root remove what that user could not. A
+# name proves nothing, so root goes by the folder that it has open. With root's rights it removes
+# - what nobody else could have put there (rights.py);
+# - the folder that this build fills;
+# - a folder of root's that bears the mark of a build: an attribute that nobody else can give it. It
+#   is taken away before the folder is put in its place, so none that was ever seen there bears it.
+# All else is removed with the rights of the one user who could have put it there. What cannot be
+# removed stays, and is told once.
+
+
+MARK = "user.lifehold.building"  # its value: the name of the target
+CLOSED = frozenset(  # of what may not be opened, or is another thing than it was a moment ago
+    {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
+)
+_told: set[tuple[int, int]] = set()  # the folders that were said to stay
+MOST_TOLD = 256
+
+
+def remove(files: Files, path: str, own: int = -1) -> None:
     """A folder with all that is in it, also where a build took away the right to write.
 
-    What cannot be removed is left to the next one.
+    `own`: a descriptor of the folder that we have built in.
     """
     try:
-        for _, _, _, fd in os.fwalk(path):
-            os.fchmod(fd, 0o700)
-        shutil.rmtree(path, ignore_errors=True)
+        fd = files.open(path, READ_ONLY | os.O_DIRECTORY)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _tell_it_stays(files, path, error.strerror)
+        return
+    why: object = ""
+    try:
+        actor = None if _is_of_a_build(files, fd, path, own) else _actor(path, fd)
+        if actor is not None:
+            why = f"with the rights of {actor.name}, who could have put it there"
+        rmtree = shutil.rmtree  # loaded: that user may not be able to read it
+        rights.act(actor, lambda: _empty(files, path, fd, rmtree))
+    except (OSError, SystemRefused, RecursionError) as error:
+        why = why or error
+    finally:
+        files.close(fd)
+    _tell_it_stays(files, path, why)
+
+
+def could_be_led(path: str) -> bool:
+    """Whether we are root, and others could put something else there."""
+    try:
+        return os.geteuid() == 0 and bool(rights.strangers(path))
+    except OSError:
+        return True
+
+
+def _actor(path: str, fd: int) -> Any:
+    if not could_be_led(path):
+        return None
+    return rights.actor_for(path, os.fstat(fd))
+
+
+def _is_of_a_build(files: Files, fd: int, path: str, own: int) -> bool:
+    """Whether it is the folder that we fill, or one that a killed builder of root's filled."""
+    found = os.fstat(fd)
+    if own >= 0 and os.path.samestat(found, os.fstat(own)):
+        return True
+    if os.geteuid() != 0 or found.st_uid != 0 or found.st_mode & 0o022:
+        return False
+    try:
+        named = os.fsdecode(os.getxattr(fd, MARK))
+        files.flock(fd, LOCK_EX | LOCK_NB)  # its builder lives: it was renamed by others
+        files.flock(fd, LOCK_UN)
+    except (OSError, AttributeError):
+        return False
+    return bool(made_as(os.path.basename(path), f".{named}."))
+
+
+def _empty(files: Files, path: str, fd: int, rmtree: Callable[..., object]) -> None:
+    for _, _, _, each in os.fwalk(".", dir_fd=fd):
+        try:
+            os.fchmod(each, 0o700)
+        except OSError:
+            pass  # another user's
+    for name in os.listdir(fd):
+        try:
+            os.unlink(name, dir_fd=fd)
+        except OSError:
+            rmtree(name, ignore_errors=True, dir_fd=fd)
+    if os.path.samestat(files.lstat(path), os.fstat(fd)):
+        files.rmdir(path)
+
+
+def _tell_it_stays(files: Files, path: str, why: object) -> None:
+    """One warning for each folder that could not be removed; the next build tries again."""
+    try:
+        found = files.lstat(path)
     except OSError:
         return
+    which = (found.st_dev, found.st_ino)
+    if which in _told:
+        return
+    if len(_told) >= MOST_TOLD:
+        _told.clear()
+    _told.add(which)
+    because = f" ({why})" if why else ""
+    text = f"{path!r} has the name of a build's leftover, and could not be removed{because}: "
+    text += "look at what is in it, and remove it by hand"
+    notify.unharmed(lambda: notify.warn(text, {"path": path}))
 
 
 # ------------------------------------------------------------------------------------------------
@@ -287,10 +417,11 @@ class BuildFolder:
 class Staging:
     """A folder that is being built. `path`: where."""
 
-    __slots__ = ("_fd", "path", "site")
+    __slots__ = ("_fd", "guarded", "path", "site")
 
     def __init__(self, site: BuildFolder, path: str) -> None:
         self.site, self.path, self._fd = site, path, -1
+        self.guarded = False  # whether we are root, and others could put another in its place
 
     def open(self) -> None:
         """Hold it open, so that it can bear witness. Raises OSError."""
@@ -303,6 +434,52 @@ class Staging:
         except OSError as error:
             return error.errno in no_flock
         return True
+
+    def mark(self) -> None:
+        """Have the next builder know it, where its name proves nothing. Raises LeaseLost."""
+        self.guarded = could_be_led(self.path)
+        if not self.guarded:
+            return
+        if os.listdir(self._fd):
+            raise self.site.lost()  # another one was put in its place
+        try:
+            os.setxattr(self._fd, MARK, os.fsencode(self.site.name))
+        except (OSError, AttributeError):
+            pass  # no such attributes here: left by a crash, it stays and is told
+
+    def unmark(self) -> None:
+        """From now on nobody takes it for a leftover."""
+        if not self.guarded:
+            return
+        try:
+            os.removexattr(self._fd, MARK)
+        except AttributeError:
+            return
+        except OSError as error:
+            if error.errno not in (errno.ENODATA, errno.ENOTSUP, errno.EOPNOTSUPP):
+                raise  # else it had none
+
+    def look(self) -> int | None:
+        """A descriptor of the folder that is to be put in place; None when there is none.
+
+        `build` may have put another in its place. Raises LeaseLost where others could have.
+        """
+        try:
+            fd: int = self.site.files.open(self.path, READ_ONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            return None
+        if self.guarded and not os.path.samestat(os.fstat(fd), os.fstat(self._fd)):
+            os.close(fd)
+            raise self.site.lost()
+        return fd
+
+    def end(self, pid: int) -> None:
+        """Remove it when it is not in its place, unless we are a child of the builder `pid`."""
+        try:
+            if os.getpid() == pid:
+                remove(self.site.files, self.path, self._fd)
+        finally:
+            self.close()
 
     def publish(self) -> bool:
         """Put it in its place; False when another build is there by now. Raises LeaseLost."""

@@ -28,7 +28,7 @@ LAZILY = tuple(
 
 # A debt: how much of it was left when the rule came or when somebody paid. Lower it when you pay.
 OWED = {
-    "files that one other file alone imports": 42,
+    "files that one other file alone imports": 41,
     "base classes with one subclass": 0,
     "class names with several meanings": 0,
     "functions and signatures packed by `fmt: skip`": 34,

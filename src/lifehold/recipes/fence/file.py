@@ -327,7 +327,9 @@ class FencedPair:
             self._sweep(self.path + SUFFIX)
             self._note(Fence(token, known.written, known.before), still, of)
 
-    def put(self, data: bytes, token: int, still: Callable[[], object], of: Any = None) -> None:
+    def put(
+        self, data: bytes, token: int, still: Callable[[], object], of: os.stat_result | None = None
+    ) -> None:
         """Replace the data in one step.
 
         `of`: what stat(2) said of the file that `data` was made from, if of any. The new one lets
@@ -350,14 +352,18 @@ class FencedPair:
             copy.abandon()
         self._flush_folder()
 
-    def _note(self, fence: Fence, still: Callable[[], object], before: Any) -> None:
+    def _note(
+        self, fence: Fence, still: Callable[[], object], before: os.stat_result | None
+    ) -> None:
         """The fence is on the disk when this returns. `before`: the stat(2) of the old one."""
         text = {"lifehold": VERSION, "kind": "fence", "fence": fence.fence}
         more = {"written": fence.written, "before": fence.before}
         line = json.dumps(text | more, separators=(",", ":")) + "\n"
         self._place(self.path + SUFFIX, line.encode(), still, before)
 
-    def place(self, content: bytes, still: Callable[[], object], before: Any) -> None:
+    def place(
+        self, content: bytes, still: Callable[[], object], before: os.stat_result | None
+    ) -> None:
         """Replace the data in one step, without a fence; on the disk when it returns.
 
         `before`: as of `_fill`.
@@ -365,7 +371,9 @@ class FencedPair:
         self._sweep(self.path)
         self._place(self.path, content, still, before)
 
-    def _place(self, name: str, content: bytes, still: Callable[[], object], before: Any) -> None:
+    def _place(
+        self, name: str, content: bytes, still: Callable[[], object], before: os.stat_result | None
+    ) -> None:
         copy = self._copy()
         try:
             self._fill(copy, content, name, before)
@@ -404,7 +412,9 @@ class FencedPair:
                 except OSError:
                     pass  # gone, or not ours to remove: it is in nobody's way
 
-    def _fill(self, copy: Copy, content: bytes, path: str, before: Any) -> Identity:
+    def _fill(
+        self, copy: Copy, content: bytes, path: str, before: os.stat_result | None
+    ) -> Identity:
         """A new file with this content, flushed. `before`: the stat(2) of what it replaces.
 
         L13  It belongs to whom that one belonged, and lets in whom it let in: root's write into a
@@ -432,7 +442,7 @@ class FencedPair:
             files.fsync(fd)
         return identity(files.fstat(fd))
 
-    def _hand_on(self, fd: int, before: Any) -> None:
+    def _hand_on(self, fd: int, before: os.stat_result) -> None:
         """Give it to the owner and group of what it replaces, as far as we may."""
         made = self.files.fstat(fd)
         if (made.st_uid, made.st_gid) == (before.st_uid, before.st_gid):
@@ -446,10 +456,10 @@ class FencedPair:
             else:
                 return
 
-    def _there(self) -> Any:
+    def _there(self) -> os.stat_result | None:
         """What lstat(2) says of the data, None when there is none. Refuses what is no file (L7)."""
         try:
-            found = self.files.lstat(self.path)
+            found: os.stat_result = self.files.lstat(self.path)
         except FileNotFoundError:
             return None
         if not stat.S_ISREG(found.st_mode):
@@ -474,7 +484,7 @@ class FencedPair:
         """The data, under which token it was written, and the fence. Takes no lock."""
         return self.look()[0]
 
-    def look(self) -> tuple[Fenced, Any]:
+    def look(self) -> tuple[Fenced, os.stat_result | None]:
         """What `read` says, and the stat(2) of the file that was read; None for none."""
         last: Any = None
         for _ in range(TRIES):
@@ -506,7 +516,7 @@ class FencedPair:
         """What stands beside the data. Raises CorruptRecord."""
         return self._noted()[0]
 
-    def _noted(self) -> tuple[Fence, Any]:
+    def _noted(self) -> tuple[Fence, os.stat_result | None]:
         """And the stat(2) of the file that says so; None for none."""
         path = self.path + SUFFIX
         fd = self._open(path)
@@ -528,9 +538,9 @@ class FencedPair:
                 raise no_file(path) from error
             raise
 
-    def _content(self, fd: int, path: str, limit: int | None) -> tuple[bytes, Any]:
+    def _content(self, fd: int, path: str, limit: int | None) -> tuple[bytes, os.stat_result]:
         """All of an open file, and its stat(2)."""
-        found = self.files.fstat(fd)
+        found: os.stat_result = self.files.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             raise no_file(path)
         pieces: list[bytes] = []

@@ -51,6 +51,6 @@ def test_an_order_that_cannot_be_noted_is_not_carried_out(tmp_path, kind):
     path = str(tmp_path / ("n" * 249))
     os.mkdir(path + ".audit")
     with Lock(path, kind=kind, wait=0) as lease:
-        with pytest.raises(LifeholdError, match="directory"):
+        with pytest.raises(LifeholdError, match="no plain file"):
             Lock(path, kind=kind).break_("there is no room for a note")
         lease.check()

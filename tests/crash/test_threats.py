@@ -633,13 +633,15 @@ def test_the_results_and_fences_of_root_are_kept_in_a_users_folder(theirs):
 LEFTOVERS = (".out.removed-0123456789abcdef-0", ".out.building-0123456789abcdef")
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o000], ids=["open", "closed"])
 @pytest.mark.parametrize("name", LEFTOVERS)
-def test_a_build_of_root_removes_nothing_that_a_user_has_renamed(theirs, name, caplog):
+def test_a_build_of_root_removes_nothing_that_a_user_has_renamed(theirs, name, mode, caplog):
     roots = theirs / "backup"
     roots.mkdir(0o700)
     (roots / "dump").write_text("root's")
     mine = theirs / LEFTOVERS[0].replace("0", "1")
     result(as_nobody(mine.mkdir))
+    mine.chmod(mode)
     result(as_nobody(roots.rename, theirs / name))
     for _ in range(2):
         build_once(theirs / "out", fill)

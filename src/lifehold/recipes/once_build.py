@@ -201,7 +201,7 @@ MARK = "user.lifehold.building"  # its value: the name of the target
 CLOSED = frozenset(  # of what may not be opened, or is another thing than it was a moment ago
     {errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO}
 )
-_told: set[tuple[int, int]] = set()  # the folders that were said to stay
+_told: set[tuple[str, int, int]] = set()  # where, and which folders were said to stay
 MOST_TOLD = 256
 
 
@@ -261,12 +261,17 @@ def _is_of_a_build(files: Files, fd: int, path: str, own: int) -> bool:
     return bool(made_as(os.path.basename(path), f".{named}."))
 
 
+def _open_up(fd: int) -> None:
+    try:
+        os.fchmod(fd, 0o700)
+    except OSError:
+        return  # another user's
+
+
 def _empty(files: Files, path: str, fd: int, rmtree: Callable[..., object]) -> None:
+    _open_up(fd)  # else that user may not even look at it
     for _, _, _, each in os.fwalk(".", dir_fd=fd):
-        try:
-            os.fchmod(each, 0o700)
-        except OSError:
-            pass  # another user's
+        _open_up(each)
     for name in os.listdir(fd):
         try:
             os.unlink(name, dir_fd=fd)
@@ -282,7 +287,7 @@ def _tell_it_stays(files: Files, path: str, why: object) -> None:
         found = files.lstat(path)
     except OSError:
         return
-    which = (found.st_dev, found.st_ino)
+    which = (os.path.dirname(path), found.st_dev, found.st_ino)
     if which in _told:
         return
     if len(_told) >= MOST_TOLD:

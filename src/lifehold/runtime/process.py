@@ -363,7 +363,8 @@ def _threads_seen() -> int:
 
 def ground(one_kernel: bool, witness: bool | None) -> ObserverView:
     """What `judge` needs to know of this observer."""
-    return ObserverView(one_kernel, witness, here(), sees_all_processes(), look, _called)
+    sees_all = one_kernel and sees_all_processes()  # else a number proves nothing at all
+    return ObserverView(one_kernel, witness, here(), sees_all, look, _called)
 
 
 def _called(number: int) -> int | None:

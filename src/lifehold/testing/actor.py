@@ -10,8 +10,10 @@ close alone answer, for finalizers: the descriptor is gone).
 
 from __future__ import annotations
 
+import copyreg
 import errno
 import gc
+import itertools
 import opcode
 import os
 import sys
@@ -338,7 +340,9 @@ class ModelRuntime:
 PRECALL = opcode.opmap.get("PRECALL", -1)
 CALL_AFTER = 4  # bytes
 PLAIN = frozenset((int, str, bytes, type(None)))
-MADE_OF = object()  # in a key, before what is not plain
+MADE_OF, AGAIN = object(), object()  # in a key, before what is not plain; before a number
+MARKED = {float: object(), bool: object()}  # 1, 1.0 and True are equal, and are not the same
+NEW_OBJECT = getattr(copyreg, "__newobj__")  # noqa: B009 - the stubs do not know it
 CONSTANT = (types.ModuleType, types.BuiltinFunctionType, type(RLock()), type(allocate_lock()))
 SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
@@ -378,10 +382,10 @@ def freeze(thing: Any, seen: dict[int, int], alive: list[object], out: list[Hash
         out.append(thing)
     elif kind is tuple:  # the most common, and of what is in it most is plain
         _each("tuple", thing, seen, alive, out)
-    elif id(thing) in seen:
-        out += (MADE_OF, "again", 1, seen[id(thing)])
-    elif kind is bool or kind is float:
-        out += (MADE_OF, kind.__name__, 1, thing)
+    elif (number := seen.get(id(thing))) is not None:
+        out += (AGAIN, number)
+    elif kind in MARKED:
+        out += (MARKED[kind], thing)
     elif isinstance(thing, type):
         out += (MADE_OF, "class", 2, thing.__module__, thing.__qualname__)
     elif isinstance(thing, CONSTANT):
@@ -405,11 +409,16 @@ def _each(
     alive: list[object],
     out: list[Hashable],
 ) -> None:
-    """Append all parts of something, in their order."""
+    """Append all parts of something, in their order. What is quickly told is told here."""
     out += (MADE_OF, what, len(parts))
     for part in parts:
-        if type(part) in PLAIN:
+        kind = type(part)
+        if kind in PLAIN:
             out.append(part)
+        elif kind in MARKED:
+            out += (MARKED[kind], part)
+        elif (number := seen.get(id(part))) is not None:
+            out += (AGAIN, number)
         else:
             freeze(part, seen, alive, out)
 
@@ -417,7 +426,7 @@ def _each(
 def _parts(thing: Any) -> tuple[object, ...]:
     """All that makes up something which may be changed."""
     if type(thing) is dict:
-        return tuple(thing.items())
+        return _entries(thing)
     if hasattr(thing, "__freeze__"):
         return (thing.__freeze__(),)
     if isinstance(thing, types.FunctionType):
@@ -425,11 +434,11 @@ def _parts(thing: Any) -> tuple[object, ...]:
         return (thing.__module__, thing.__qualname__, *cells)
     kind: type[Any] = type(thing)
     if issubclass(kind, dict):
-        return (*thing.items(), *_fields(thing))
+        return (len(thing), *_entries(thing), *_fields(thing))
     if issubclass(kind, set | frozenset):
         return tuple(sorted(thing, key=repr))
     if issubclass(kind, list):
-        return (*thing, *_fields(thing))
+        return (len(thing), *thing, *_fields(thing))
     if issubclass(kind, BaseException):
         return (*thing.args, getattr(thing, "errno", None), thing.__context__, *_fields(thing))
     if issubclass(kind, SUSPENDED):
@@ -439,7 +448,12 @@ def _parts(thing: Any) -> tuple[object, ...]:
 
 def _fields(thing: object) -> tuple[object, ...]:
     """What a subclass of a container or an exception adds to it."""
-    return tuple(getattr(thing, "__dict__", {}).items())
+    return _entries(getattr(thing, "__dict__", {}))
+
+
+def _entries(mapping: dict[Any, Any]) -> tuple[object, ...]:
+    """Each key and what is kept by it, in one row."""
+    return tuple(itertools.chain.from_iterable(mapping.items()))
 
 
 def _suspended(thing: object) -> tuple[object, ...]:
@@ -461,6 +475,8 @@ def _by_reduction(thing: object) -> tuple[object, ...]:
             f"the explorer cannot compare two objects of {type(thing)!r}, which a client can "
             "reach: give its owner a method __freeze__, or keep it out of the client"
         ) from error
+    if isinstance(reduced, tuple) and reduced[0] is NEW_OBJECT:
+        return (*reduced[1], *reduced[2:])  # how most are made
     return (reduced,)
 
 

@@ -47,14 +47,15 @@ def descriptors(path, pid="self"):
 
     One that only reads belongs to who looks for the holder; no lock was ever tried on it.
     """
-    found = []
+    found, sought = [], os.path.abspath(path)
     for fd in os.listdir(f"/proc/{pid}/fd"):
         try:
-            where = os.readlink(f"/proc/{pid}/fd/{fd}")
+            if os.readlink(f"/proc/{pid}/fd/{fd}").removesuffix(" (deleted)") != sought:
+                continue
             flags = Path(f"/proc/{pid}/fdinfo/{fd}").read_text().split("flags:")[1].split()[0]
         except OSError:
             continue
-        if where.removesuffix(" (deleted)") == os.path.abspath(path) and int(flags, 8) & 3:
+        if int(flags, 8) & 3:
             found.append(int(fd))
     return found
 

@@ -135,7 +135,7 @@ def test_who_does_not_hear_of_it_finds_it_by_looking(raw, pg_url):
     store = connect(pg_url)
     lease = store.lock("job", wait=0).acquire()
     waiter = in_line(raw, store)
-    store._site.wakeups._told = lambda text: None
+    store._site.wakeups.told = lambda text: None
     lease.release()
     waiter.leave()
     assert waiter.lease.token > lease.token

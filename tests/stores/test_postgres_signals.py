@@ -13,7 +13,8 @@ from ground import needs
 from lifehold import Timeout, connect
 from lifehold.aio import aconnect
 from lifehold.runtime import native
-from lifehold.store.postgres import notify, wire
+from lifehold.store import listening
+from lifehold.store.postgres import wire
 
 pytestmark = needs("postgres")
 LONG = 120.0  # seconds after which what hangs is called hung
@@ -143,7 +144,7 @@ def test_the_handler_waits_while_its_thread_begins_to_wait(pg_url):
 
         def work():
             for number in range(1, 100):
-                if not signalled(number, handler, act, notify.NotifyWakeups):
+                if not signalled(number, handler, act, listening.ListeningThread):
                     break
             assert number > 8
 
@@ -173,7 +174,7 @@ def test_a_handler_that_raises_just_then_does_not_keep_the_others_from_being_cal
         wakeups._runs = False
         began.clear()
         try:
-            more = signalled(number, raised, act, notify.NotifyWakeups)
+            more = signalled(number, raised, act, listening.ListeningThread)
         except Late:
             more = True
         act()
@@ -216,14 +217,14 @@ def test_words_of_others_on_our_channel_do_not_cut_off_who_listens(pg_server):
         while not rung:  # all are, when somebody begins to listen
             assert time.monotonic() < end
             time.sleep(0.001)
-        key = wakeups._key
+        key = wakeups._listener
         rung.clear()
         for words in ("a b", "a b c d e f", "me"):
             pg_server.execute(f"NOTIFY {wakeups.channel}, '{words}'")
         while not rung:
             assert time.monotonic() < end
             time.sleep(0.001)
-        assert wakeups._key == key
+        assert wakeups._listener == key
         wakeups.forget("me")
 
 

@@ -2,7 +2,7 @@
 
 Promise: what store/rules.py says of one name, by the server's clock, in one round trip and one
 script each; who waits is let in by who leaves, or called, and told by PUBLISH. The rules are in
-scripts.py, connections in wire.py, errors and waking in connect.py.
+scripts.py, connections in wire.py, errors in connect.py, waking in publish.py.
 
 How it could fail, and what keeps it. An answer that is lost: the nonce finds the same grant again
 (L6). A server that is paused or gone: the request ends by its limit, the lease by its deadline
@@ -40,8 +40,9 @@ if TYPE_CHECKING:
 
     from ...core.backend import Order, Renewal, Request
     from ...core.errors import CorruptRecord
-    from .connect import PublishedWakeups, RedisUrl
+    from .connect import RedisUrl
     from .groups import ClusterPool
+    from .publish import PublishedWakeups
     from .scripts import RedisScript
     from .wire import Command, RedisPool, Reply, TaskWaits, Waits
 

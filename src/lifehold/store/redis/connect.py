@@ -1,4 +1,4 @@
-"""How a Redis is reached, what is told of its errors, and how it calls those who wait.
+"""How a Redis is reached, and what is told of its errors.
 
 Promise: a connection that is handed out leads to a server that may be written to, and that evicts
 no keys. redis-py opens it; what it would do besides, as asking again, is ours to do (L6, L8). What
@@ -7,17 +7,14 @@ is said of an error names the server and the remedy, and nothing secret (L11).
 
 from __future__ import annotations
 
-import _thread
-import os
-
 from ...core.address import refuse_torn, without_password
-from ...core.backend import Given, NoReply, Unable, Unreachable
-from ...core.deadline import NEVER, Backoff
+from ...core.backend import NoReply, Unable, Unreachable
+from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument, UnsafeGround
 from ...core.mask import MASK, masked_urls, printable
-from ...runtime import clock, fork, heartbeat
+from ...runtime import clock, fork
 from ...runtime.blocking import finish
-from .wire import NoRedisReply, RedisConnection, RedisRefused, packed
+from .wire import NoRedisReply, RedisConnection, RedisRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +22,6 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
     from urllib import parse
-
-    from .wire import Reply
 else:
     parse = fork.later("urllib.parse", globals())
 
@@ -375,174 +370,3 @@ def shared_url(scheme: str, plans: Sequence[RedisUrl]) -> str:
     (user,), (base,) = users, bases
     hosts = ",".join(where.rpartition("@")[2] for where, _, _ in parts)
     return f"{scheme}://{user}{'@' if user else ''}{hosts}/{base or 0}"
-
-
-# ------------------------------------------------------------------------------------------------
-# How waiters of this process are woken by Redis: SUBSCRIBE, in one thread on one connection.
-#
-# Promise: who is called in the store, or let in, is rung here, within the time of one message; one
-# connection per process and store, opened with the first waiter and closed a while after the last.
-# The scripts see by PUBSUB NUMSUB whether somebody listens on its channel.
-#
-# How it could fail, and what keeps it. A message that comes while the connection is away is lost:
-# each new connection rings all who wait, and they ask. Who was let in and has gone gives back what
-# comes for it. A connection that is dead without a word is found by PING. Who is heard of is a
-# connection, and not a life: whoever is let in asked a moment ago (rules.py), and all others look
-# for themselves (waiter.py).
-
-
-LINGER = 5.0  # seconds for which the connection stays when nobody waits any more
-LOOK = 0.5  # seconds after which the thread looks whether it is still wanted
-AGAIN = Backoff(0.1, 5.0)  # seconds between two tries to connect
-DISOWNED = 30.0  # seconds for which a lease may still come that nobody wants any more
-PING = 5.0  # seconds of silence after which the server is asked whether it lives
-SILENT = 15.0  # seconds of silence after which the connection is dead
-
-
-class PublishedWakeups:
-    """The waiters of this process at one store. `state`: what became of the listening, in words."""
-
-    def __init__(self, plan: RedisUrl, *, hands: bool = True) -> None:
-        self._plan, self._hands = plan, hands
-        self.state = "no waiter has needed it yet"
-        self._begin()
-
-    def _begin(self) -> None:
-        self._generation = fork.here()
-        self._mutex = _thread.RLock()  # the handler of a signal waits, too
-        self._wakes: dict[str, Callable[..., object]] = {}
-        self._disowned: dict[str, tuple[float, Callable[[], object]]] = {}
-        self._runs = False
-        self._line: RedisConnection | None = None  # that listens
-        self.channel = f"lifehold:wake:{os.urandom(8).hex()}"
-
-    @property
-    def hands(self) -> bool:
-        """Whether who waits here can be let in unasked: somebody listens."""
-        return self._hands and self._line is not None
-
-    def listen(self, nonce: str, wake: Callable[..., object]) -> str:
-        """Ring when the store calls for `nonce`: the channel."""
-        if self._generation != fork.here():
-            self._begin()
-        starts = False
-        try:
-            with self._mutex:
-                self._wakes[nonce] = wake
-                starts, self._runs = not self._runs, True
-            if starts:
-                heartbeat.thread(self._keep)
-        except BaseException as error:  # no thread to be had, or a signal handler has raised
-            if starts:
-                self._runs = False  # the next one tries again; this one looks by itself
-            if not isinstance(error, RuntimeError):
-                raise
-            self.state = f"not listening: {error}"
-        return self.channel
-
-    def forget(self, nonce: str) -> None:
-        """No more."""
-        self._wakes.pop(nonce, None)
-
-    def disown(self, nonce: str, undo: Callable[[], object]) -> None:
-        """No more, and `undo()` if it is let in all the same."""
-        self._disowned[nonce] = clock.now() + DISOWNED, undo
-        self._wakes.pop(nonce, None)
-
-    def _wake(self, nonce: str, *handed: object) -> None:
-        wake = self._wakes.get(nonce)
-        if wake is not None:
-            wake(*handed)
-        elif handed and (disowned := self._disowned.pop(nonce, None)):
-            disowned[1]()
-
-    def told(self, text: str) -> None:
-        """A call is a nonce. Of who is let in: nonce, handoff id, token, slot, since when, now."""
-        nonce, *more = text.split(" ")
-        if not more:
-            self._wake(nonce)
-            return
-        handoff_id, number, slot, *instants = more
-        acquired_at, now = map(float, instants[:2])  # L12  what a newer one says besides is its own
-        given = Given(None if number == "-" else int(number), int(slot), acquired_at, now)
-        self._wake(nonce, handoff_id, given)
-
-    # ---- the thread
-
-    def _keep(self) -> None:
-        tries = AGAIN.pauses()
-        while not self._over():
-            try:
-                line = self._plan.opened(strict=False)
-            except Exception as error:  # noqa: BLE001 - told by ground(); waiters look themselves
-                self.state = f"not listening: {error}"
-                clock.pause(next(tries))
-                continue
-            try:
-                self._hear(line)
-                return
-            except Exception as error:  # noqa: BLE001
-                if self.hands:
-                    tries = AGAIN.pauses()
-                self.state = f"not listening: {error}"
-            finally:
-                if self._line is line:  # else another one listens already
-                    self._line = None
-                line.close()
-            clock.pause(next(tries))
-
-    def _hear(self, line: RedisConnection) -> None:
-        """Until nobody waits any more. Raises what ends the connection."""
-        line.sock.settimeout(self._plan.limit)
-        line.sock.sendall(packed([("SUBSCRIBE", self.channel)]))
-        line.sock.settimeout(0)
-        idle_since, heard_at, asked_at = None, clock.now(), clock.now()
-        while True:
-            reply = line.pushed(LOOK)
-            now = clock.now()
-            if reply is not None:
-                heard_at = now
-                self._heard(line, reply)
-            elif now > heard_at + SILENT:
-                raise NoRedisReply("the server is silent")
-            elif now > max(heard_at, asked_at) + PING:
-                asked_at = now
-                line.sock.send(packed([("PING",)]))
-            self._forget_disowned()
-            if line.where != self._plan.where:
-                raise NoRedisReply("another server is the primary")
-            if self._wakes:
-                idle_since = None
-            elif idle_since is None:
-                idle_since = now
-            elif now > idle_since + LINGER and self._over():
-                return
-
-    def _heard(self, line: RedisConnection, reply: Reply) -> None:
-        if isinstance(reply, Exception):
-            raise reply
-        if not isinstance(reply, list | tuple):
-            return  # the answer to PING
-        if reply[0] == b"message":
-            try:
-                self.told(reply[2].decode())
-            except (ValueError, TypeError, IndexError):  # of somebody else: no call of ours
-                return
-        elif reply[0] == b"subscribe":
-            self.state, self._line = "listening", line
-            for nonce in list(self._wakes):
-                self._wake(nonce)
-
-    def _forget_disowned(self) -> None:
-        now = clock.now()
-        for nonce in [nonce for nonce, (until, _) in self._disowned.copy().items() if until < now]:
-            self._disowned.pop(nonce, None)
-
-    def _over(self) -> bool:
-        """Whether nobody waits: then the thread ends, and the next waiter starts another."""
-        if self._generation != fork.generation:
-            return True
-        with self._mutex:
-            if not self._wakes:
-                self._runs = False
-            return not self._runs

@@ -7,8 +7,9 @@ from ...core.mask import printable
 from ...runtime import fork
 from ..site import Opener, Site
 from .backend import LIMIT, Redis
-from .connect import PublishedWakeups, RedisUrl
+from .connect import RedisUrl
 from .groups import SENTINEL, ClusterPool, Hosts, Sentinels
+from .publish import PublishedWakeups
 from .scripts import scripts
 from .wire import TASK, RedisPool, awaits_sockets
 

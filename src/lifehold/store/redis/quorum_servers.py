@@ -16,9 +16,10 @@ from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import ThreadWakeup, finish
 from ..site import Opener, Site
 from .backend import Redis
-from .connect import PublishedWakeups, RedisUrl, shared_url
+from .connect import RedisUrl, shared_url
 from .groups import QUORUM, Hosts
 from .opening import from_query, limits
+from .publish import PublishedWakeups
 from .quorum import FAILURES, SHARE, Absent, Quorum, nothing, plain
 from .scripts import MARKER, keys, quorum_scripts
 from .wire import GRACE, SHARED, RedisPool, RedisRefused, together

@@ -18,12 +18,13 @@ from .core.ports import is_asking, is_mixing, is_remote
 from .described import ASYNC, ASYNC_LEASE, OF_LEASE, OtherFace, strange
 from .lease import (
     BlockEntry,
-    Exit,
     Holding,
     OfShape,
     Owning,
+    aexit_method,
     begun,
     entering,
+    exiting,
     of_shape,
     renamed,
     unwound,
@@ -415,17 +416,9 @@ class AsyncLock(LockFace):
 
     if TYPE_CHECKING:
         __aenter__ = acquire
-
-        async def __aexit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
     else:
         __aenter__ = entering(acquire, "__aenter__")
-        __aexit__ = Exit(AsyncBlock)
+    __aexit__ = exiting(AsyncBlock, aexit_method)
 
     def __call__(
         self, function: Callable[P, Awaitable[R]]
@@ -525,17 +518,7 @@ class AsyncAttempt(Bound):
             block.undo(error)
             raise
 
-    if TYPE_CHECKING:
-
-        async def __aexit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
-    else:
-        __aexit__ = Exit(AsyncOfShape)
+    __aexit__ = exiting(AsyncOfShape, aexit_method)
 
 
 class AsyncReadWriteBlock(Bound):
@@ -573,17 +556,7 @@ class AsyncReadWriteBlock(Bound):
             block.undo(error)
             raise
 
-    if TYPE_CHECKING:
-
-        async def __aexit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
-    else:
-        __aexit__ = Exit(AsyncOfShape)
+    __aexit__ = exiting(AsyncOfShape, aexit_method)
 
 
 class AsyncReadWriteLock(ReadWriteFace):

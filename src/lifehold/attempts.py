@@ -10,12 +10,11 @@ from .core.deadline import TRY
 from .core.errors import WouldBlock
 from .core.grant import Bound
 from .described import PLAIN
-from .lease import BlockEntry, Exit, OfShape, of_shape
+from .lease import BlockEntry, OfShape, exit_method, exiting, of_shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
     from typing import Any
 
 
@@ -40,15 +39,6 @@ class Attempt(Bound):
             block.undo(error)
             raise
 
-    if TYPE_CHECKING:
-
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
-    else:
+    __exit__ = exiting(OfShape, exit_method)
+    if not TYPE_CHECKING:
         __aenter__ = PLAIN
-        __exit__ = Exit(OfShape)

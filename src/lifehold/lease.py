@@ -30,11 +30,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import EllipsisType, TracebackType
-    from typing import Any
+    from typing import Any, TypeVar
 
     from .core.grant import Grant, Lost
     from .lock import LockFace
     from .runtime import heartbeat, renewal
+
+    F = TypeVar("F")
 else:
     heartbeat = fork.later("lifehold.runtime.heartbeat", globals())
     renewal = fork.later("lifehold.runtime.renewal", globals())
@@ -581,6 +583,27 @@ class Exit:
         block.one, block.lease = one, None
         this_thread.begun = ref(block)
         return block.leave if one is not None else block.leave_of
+
+
+def exiting(block: type[Block], method: F) -> F:
+    """`Exit`. To type checkers it is `method`: one of these two."""
+    return Exit(block)  # type: ignore[return-value]
+
+
+def exit_method(
+    self: object,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None: ...
+
+
+async def aexit_method(
+    self: object,
+    kind: type[BaseException] | None,
+    error: BaseException | None,
+    trace: TracebackType | None,
+) -> None: ...
 
 
 class BlockEntry:

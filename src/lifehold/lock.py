@@ -36,7 +36,17 @@ from .described import (
     explained,
     strange,
 )
-from .lease import Block, BlockEntry, Exit, Holding, begun, entering, renamed, unwound
+from .lease import (
+    Block,
+    BlockEntry,
+    Holding,
+    begun,
+    entering,
+    exit_method,
+    exiting,
+    renamed,
+    unwound,
+)
 from .runtime import clock, fork
 from .runtime.blocking import BLOCKING, finish
 from .runtime.held_here import asker, held_by, this_thread
@@ -46,7 +56,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from contextlib import AbstractContextManager
-    from types import EllipsisType, TracebackType
+    from types import EllipsisType
     from typing import Any, Never, ParamSpec, Self, TypeVar
 
     from . import attempts, decorated, words
@@ -753,17 +763,9 @@ class Lock(LockFace):
 
     if TYPE_CHECKING:
         __enter__ = acquire
-
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
     else:
         __enter__ = entering(acquire)
-        __exit__ = Exit(Block)
+    __exit__ = exiting(Block, exit_method)
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Decorator: each call of `function` holds the lock. For coroutines: `AsyncLock`."""

@@ -17,7 +17,7 @@ from .checks import check_cancel
 from .core.deadline import TRY, seconds
 from .core.errors import InvalidArgument, NotAcquired, NotHeld, WouldBlock
 from .described import PLAIN, SingletonMeta, canonical, explained
-from .lease import BlockEntry, Exit, OfShape, of_shape, part
+from .lease import BlockEntry, OfShape, exit_method, exiting, of_shape, part
 from .lock import Lock, LockFace
 from .runtime import clock, fork
 
@@ -259,8 +259,7 @@ class AllAttempt(Attempt):
 
     __slots__ = ()
     _kind = OfAll
-    if not TYPE_CHECKING:
-        __exit__ = Exit(OfAll)
+    __exit__ = exiting(OfAll, exit_method)
 
 
 class All:
@@ -350,17 +349,7 @@ class All:
             block.undo(error)
             raise
 
-    if TYPE_CHECKING:
-
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
-    else:
-        __exit__ = Exit(OfAll)
+    __exit__ = exiting(OfAll, exit_method)
 
 
 def held(locks: list[Any]) -> list[object]:

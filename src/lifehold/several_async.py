@@ -6,7 +6,7 @@ from .aio import AsyncAttempt, AsyncLock
 from .core.deadline import TRY, seconds
 from .core.errors import NotAcquired, WouldBlock
 from .described import ASYNC, explained
-from .lease import BlockEntry, Exit, of_shape, part
+from .lease import BlockEntry, aexit_method, exiting, of_shape, part
 from .runtime import clock, fork
 from .runtime.eventloop import EVENT_LOOP, to_await
 from .several import LeaseGroup, OfAll, had, held, in_order, locks_of, of_all
@@ -132,8 +132,7 @@ class AsyncAllAttempt(AsyncAttempt):
 
     __slots__ = ()
     _kind = AsyncOfAll
-    if not TYPE_CHECKING:
-        __aexit__ = Exit(AsyncOfAll)
+    __aexit__ = exiting(AsyncOfAll, aexit_method)
 
 
 class AsyncAll:
@@ -233,14 +232,4 @@ class AsyncAll:
             block.undo(error)
             raise
 
-    if TYPE_CHECKING:
-
-        async def __aexit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
-    else:
-        __aexit__ = Exit(AsyncOfAll)
+    __aexit__ = exiting(AsyncOfAll, aexit_method)

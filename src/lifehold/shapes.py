@@ -20,7 +20,7 @@ from .core.errors import (
 from .core.grant import Bound, Lost, Unknown
 from .core.ports import is_downgradable, is_slotted
 from .described import OF_SIDES, PLAIN, DescribedLock, OtherFace, SingletonMeta, strange
-from .lease import BlockEntry, Exit, Holding, OfShape, of_shape
+from .lease import BlockEntry, Holding, OfShape, exit_method, exiting, of_shape
 from .lock import (
     REENTRANT,
     Lease,
@@ -38,7 +38,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from contextlib import AbstractContextManager
-    from types import EllipsisType, TracebackType
+    from types import EllipsisType
     from typing import Any, Never, ParamSpec, TypeVar
 
     from . import attempts, decorated, words
@@ -282,17 +282,7 @@ class ReadWriteBlock(Bound):
             block.undo(error)
             raise
 
-    if TYPE_CHECKING:
-
-        def __exit__(
-            self,
-            kind: type[BaseException] | None,
-            error: BaseException | None,
-            trace: TracebackType | None,
-        ) -> None: ...
-
-    else:
-        __exit__ = Exit(OfShape)
+    __exit__ = exiting(OfShape, exit_method)
 
 
 class ReadWriteFace(DescribedLock, metaclass=SingletonMeta):

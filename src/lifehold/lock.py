@@ -22,6 +22,7 @@ from .core.errors import (
     SystemRefused,
     Timeout,
     WouldBlock,
+    pass_up,
 )
 from .core.grant import Grant, Held, Unknown
 from .core.ports import is_begun, is_far, is_leased, is_mixing, is_named, is_remote
@@ -382,6 +383,7 @@ def refusal(
         holder = process.as_it_runs(holder)
         held_text, remedies = explain.held_text, explain.remedies  # loaded where it may fail
     except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO
+        pass_up(error)
         text = f"could not acquire {name!r}: {reason or 'it is held'}. By whom cannot be told here"
         return kind(f"{text}: {error}", **facts)
     return kind(

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
     from .grant import Holder
 
 
+def pass_up(error: BaseException) -> None:
+    """Raise it again if it is an OSError without an errno: no answer of a system call.
+
+    A signal handler raised it, as the classic one for SIGALRM does with TimeoutError. Who expects
+    refusals of the system calls this first, so that the handler's error reaches the program.
+    """
+    if isinstance(error, OSError) and error.errno is None and not isinstance(error, LifeholdError):
+        raise error
+
+
 class LifeholdError(Exception):
     """The root of all errors of lifehold.
 

@@ -20,6 +20,7 @@ import os
 import stat
 import sys
 
+from ..core.errors import pass_up
 from ..runtime import clock, fork
 from ..runtime.process import user_name
 from .files import CALLS, NAMELESS, Files
@@ -124,6 +125,7 @@ class AnchoredFiles(Files):
                 self.makedirs(above, exist_ok=True)
                 self.mkdir(path)
         except OSError as error:
+            pass_up(error)
             if isinstance(error, UntrustedPath) or not exist_ok:
                 raise
             try:
@@ -258,7 +260,8 @@ def is_led_by_others(path: str, inside: bool) -> bool:
         return False
     try:
         return bool(rights.strangers(f"{folder}/." if inside else folder))
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return True
 
 
@@ -290,6 +293,7 @@ def _loose_at(folder: str) -> int:
             mode = found.st_mode
             if found.st_uid != 0 or not stat.S_ISDIR(mode):
                 return ABOVE
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return ABOVE
     return HERE if mode & 0o022 else where

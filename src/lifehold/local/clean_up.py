@@ -7,7 +7,7 @@ import os
 import stat
 
 from ..core import events
-from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround, pass_up
 from ..core.mask import printable
 from ..core.value import as_dict
 from ..runtime import clock, fork
@@ -41,7 +41,8 @@ def forget_name(ours: RecordFile) -> None:
     if name:
         try:
             ours.table.files.unlink(name)
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             return  # swept, or a file server that had done it; a name of its own hurts nobody
 
 
@@ -63,7 +64,8 @@ def sweep(table: Descriptors, path: str) -> None:
                     table.files.unlink(f"{folder.rstrip('/')}/{name}")
             finally:
                 left.close()
-        except (OSError, InvalidArgument):
+        except (OSError, InvalidArgument) as error:
+            pass_up(error)
             continue  # another's, who may sweep it himself
 
 

@@ -28,7 +28,7 @@ import os
 from functools import partial
 
 from ..core import events
-from ..core.errors import UnsafeGround
+from ..core.errors import UnsafeGround, pass_up
 from ..core.grant import Grant, Held
 from ..core.owner import DEAD, UNKNOWN
 from ..core.value import replace
@@ -222,7 +222,8 @@ class DirectoryLock(RecordLock):
     def _remove_empty(self) -> None:
         try:
             self.files.rmdir(self.path)
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             return  # there is none, or somebody is in it
 
     def break_(self, reason: str) -> Holder | None:
@@ -305,7 +306,8 @@ class DirectoryLock(RecordLock):
         for name in names:
             try:
                 self.files.unlink(f"{self.path}/{name}")
-            except OSError:
+            except OSError as error:
+                pass_up(error)
                 return False  # in use: wait
         return True
 

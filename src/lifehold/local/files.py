@@ -15,6 +15,7 @@ import stat
 import sys
 import time
 
+from ..core.errors import pass_up
 from ..runtime import fork, native
 
 TYPE_CHECKING = False
@@ -78,8 +79,8 @@ def hand_back(files: Files, fd: int) -> None:
     """Give a delegation of our own file back: its client does so before it changes the times."""
     try:
         files.utime(fd)
-    except OSError:
-        pass  # it is not ours any more, or may not be written: who asks for that is told
+    except OSError as error:
+        pass_up(error)  # else it is not ours any more, or may not be written: who asks is told
 
 
 def _load_statx() -> object:
@@ -89,7 +90,8 @@ def _load_statx() -> object:
     try:
         ctypes = fork.lazily("ctypes")
         call = ctypes.CDLL(None, use_errno=True).statx
-    except (ImportError, OSError, AttributeError):
+    except (ImportError, OSError, AttributeError) as error:
+        pass_up(error)
         return None
     call.argtypes = (
         ctypes.c_int,
@@ -143,7 +145,8 @@ def _ask_for(path: str, what: int) -> tuple[Callable[[], int], Any] | None:
     try:
         ctypes, partial = fork.lazily("ctypes"), functools.partial
         _statx = _statx or ctypes.CDLL(None).statx
-    except (ImportError, AttributeError, OSError):
+    except (ImportError, AttributeError, OSError) as error:
+        pass_up(error)
         return None
     buffer = ctypes.create_string_buffer(STATX_SIZE)
     call = partial(
@@ -198,7 +201,8 @@ def rename_new(old: str, new: str, at: int = AT_FDCWD) -> None:
         os.link(old, new, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
     except FileExistsError:
         raise
-    except (OSError, RuntimeError):  # a folder, or no second names here (RuntimeError: no linkat)
+    except (OSError, RuntimeError) as error:
+        pass_up(error)  # else a folder, or no second names here (RuntimeError: no linkat)
         os.rename(old, new, src_dir_fd=folder, dst_dir_fd=folder)
     else:
         os.unlink(old, dir_fd=folder)
@@ -209,7 +213,8 @@ def _load_rename() -> Any:
     try:
         ctypes = fork.lazily("ctypes")
         call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (ImportError, OSError, AttributeError):
+    except (ImportError, OSError, AttributeError) as error:
+        pass_up(error)
         return None
     number, name = ctypes.c_int, ctypes.c_char_p
     call.argtypes = (number, name, number, name, ctypes.c_uint)
@@ -290,7 +295,8 @@ def is_open_elsewhere(fd: int) -> bool:
         fcntl.fcntl(fd, F_SETSIG, _signal.SIGURG)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError) as error:
+        pass_up(error)
         return True
     return False
 

@@ -23,6 +23,7 @@ import errno
 import os
 from stat import S_ISDIR
 
+from ..core.errors import pass_up
 from ..core.grant import Held, Lost
 from ..core.owner import DEAD
 from . import clean_up, record_folders
@@ -215,6 +216,7 @@ class GenerationLock(RecordLock):
             if one_kernel:
                 return True
         except OSError as error:
+            pass_up(error)
             refusal = error
         # A file server's reply is not believed, nor is a success.
         found = None if one_kernel else self._leads(number + 1, ours.key)
@@ -272,7 +274,8 @@ class GenerationLock(RecordLock):
                 self.files.unlink(self._name(number))
             except FileNotFoundError:
                 continue
-            except OSError:
+            except OSError as error:
+                pass_up(error)
                 return  # not ours to remove: whoever comes next and may will do it
 
     # --------------------------------------------------------------------------------------------
@@ -292,10 +295,12 @@ class GenerationLock(RecordLock):
         except FileNotFoundError:
             pass
         except OSError as error:
+            pass_up(error)
             return Lost(f"its folder cannot be looked at any more ({error.strerror})", gone=True)
         try:
             found = self.files.lstat(self._name(ours.number))
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             return Lost("its record was removed: others may be in", gone=True)
         if not ours.is_of(found):
             return Lost("its record was replaced by another: others may be in", gone=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 
+from ..core.errors import pass_up
 from ..core.value import value
 from ..runtime import clock
 from .refusals import refused
@@ -107,12 +108,14 @@ def _read(about: str | int, name: str, errors: str = "replace") -> TextIO:
 def _name_of(fd: int) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return f"descriptor {fd}"
 
 
 def _raise_limit(error: Exception) -> None:
     """All other errors mean that it cannot be seen here: no /proc, another form of its files."""
+    pass_up(error)
     if isinstance(error, OSError) and error.errno in AT_LIMIT:
         raise error
 
@@ -236,7 +239,8 @@ def _says(fd: int) -> Hashable:
     """What a file system tells of itself: its id, which a mount gets anew, and how it is made."""
     try:
         told = os.fstatvfs(fd)
-    except (OSError, AttributeError):
+    except (OSError, AttributeError) as error:
+        pass_up(error)
         return None
     return told.f_fsid, told.f_bsize, told.f_frsize, told.f_namemax
 

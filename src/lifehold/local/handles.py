@@ -21,6 +21,7 @@ import sys
 from _weakref import ref
 from stat import ST_DEV, ST_INO
 
+from ..core.errors import pass_up
 from ..core.grant import Lost
 from ..runtime import fork
 from . import ground
@@ -147,7 +148,8 @@ def _after_refusal(
     if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO, errno.ENODEV):
         try:
             found = files.lstat(path)
-        except OSError:
+        except OSError as again:
+            pass_up(again)
             raise refused(path, error) from error
         if not stat.S_ISREG(found.st_mode):
             raise not_lockable(path, found.st_mode) from error
@@ -291,6 +293,7 @@ class LockFile:
         try:
             found = self.table.files.again(self.fd)
         except OSError as error:
+            pass_up(error)
             return error.errno != errno.EBADF
         return self.is_of(found)
 
@@ -312,20 +315,22 @@ class LockFile:
         with self._nobodys if self._ending() else _gate:
             if self.generation != _fork.generation:
                 return  # closed already, or in a child: the number may be somebody else's
-            table, fd = self.table, self.fd
+            table, fd, ours = self.table, self.fd, True
             try:
                 found = table.files.again(fd)
                 ours = not self.key or (found[ST_INO] == self.ino and found[ST_DEV] == self.dev)
             except OSError as error:
                 ours = error.errno != errno.EBADF
-            self.generation = CLOSED
-            try:
-                if ours:
-                    table.files.close(fd)
-            except OSError:
-                pass  # the number is free all the same, and the file has nothing to lose
+                pass_up(error)  # when it is closed
             finally:
-                table.open.pop(fd, None)
+                self.generation = CLOSED
+                try:
+                    if ours:
+                        table.files.close(fd)
+                except OSError as error:
+                    pass_up(error)  # else the number is free all the same, and nothing is lost
+                finally:
+                    table.open.pop(fd, None)
 
     def __del__(self, _fork: Any = fork) -> None:
         # L6  Whatever an exception between two bytecodes drops, the kernel unlocks.

@@ -22,7 +22,7 @@ import os
 from _thread import get_ident
 
 from ..core.deadline import RETRY
-from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround, pass_up
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Holder, Lost
 from ..runtime import fork
@@ -88,11 +88,13 @@ class Asked:
         """Raises UnsafeGround when what holds the file is a lock of another kind."""
         try:
             fd = self.files.open(self.path, READ_ONLY)
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             return
         try:
             refuse_other_kind(self.path, self.files.pread(fd, HEAD, 0))
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             return
         finally:
             self.files.close(fd)

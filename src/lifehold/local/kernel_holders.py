@@ -13,7 +13,7 @@ from __future__ import annotations
 import errno
 import os
 
-from ..core.errors import CorruptRecord
+from ..core.errors import CorruptRecord, pass_up
 from ..core.grant import Holder
 from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, Owner, judge
 from ..core.value import replace, value
@@ -76,6 +76,7 @@ def holder_of(files: Files, path: str, held: bool) -> Holder | None:
         try:
             seen = look_at(files, path)
         except OSError as error:
+            pass_up(error)
             gone = error.errno == errno.ENOENT
             if held:
                 why = f"the lock file cannot be read: {error.strerror}"
@@ -386,7 +387,8 @@ def waiters_of(files: Files, path: str) -> tuple[KernelWaiter, ...]:
     """
     try:
         fd = files.open(path, READ_ONLY)
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return ()
     try:
         key = key_of(fd)

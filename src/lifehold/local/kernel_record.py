@@ -11,7 +11,7 @@ import os
 from _thread import get_ident
 from stat import ST_DEV, ST_INO
 
-from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround
+from ..core.errors import CorruptRecord, SystemRefused, UnsafeGround, pass_up
 from ..core.grant import Held, Lost
 from ..runtime import fork
 from ..runtime.process import here
@@ -65,6 +65,7 @@ def look(files: Files, path: str, slot: LockFile) -> Lost | os.stat_result:
     except FileNotFoundError:
         return Lost("its lock file was removed or renamed: others may be in", gone=True)
     except OSError as error:
+        pass_up(error)
         return Lost(f"its lock file cannot be looked at any more ({error.strerror})", gone=True)
     if found.st_ino != slot.ino or found.st_dev != slot.dev:
         return Lost("its lock file was replaced by another: others may be in", gone=True)

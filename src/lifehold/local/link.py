@@ -23,7 +23,7 @@ import errno
 import os
 
 from ..core.deadline import Terms
-from ..core.errors import InvalidArgument, UnsafeGround
+from ..core.errors import InvalidArgument, UnsafeGround, pass_up
 from ..core.fence import next_token
 from ..core.grant import Lost
 from ..core.owner import DEAD, INITIAL_PID_NAMESPACE
@@ -258,6 +258,7 @@ class LinkLock(RecordLock):
             if one_kernel:
                 return True
         except OSError as error:
+            pass_up(error)
             refusal = error
         # A file server's reply is not believed, nor is a success.
         found = None if one_kernel else self._leads(ours)
@@ -359,6 +360,7 @@ class LinkLock(RecordLock):
                 self.files.anew(self.path)
             bears = self._bears(ours)
         except OSError as error:
+            pass_up(error)
             return Lost(f"its lock file cannot be read any more ({error.strerror})", gone=True)
         return None if bears else Lost(TAKEN, gone=True)
 
@@ -429,7 +431,8 @@ class LinkLock(RecordLock):
             fd = self.files.open(self.path, READ_ONLY)
         except FileNotFoundError:
             return None
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             return False  # a symbolic link, somebody's private file: not ours
         try:
             found = self.files.fstat(fd)

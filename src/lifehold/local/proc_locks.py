@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from ..core.errors import pass_up
 from ..core.value import value
 from ..runtime import clock, process
 from ..runtime.flock_wait import FIRST_BYTE
@@ -73,7 +74,8 @@ def _read() -> str | None:
     try:
         with open(TABLE, encoding="ascii", errors="replace") as file:
             return file.read()
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return None
 
 
@@ -161,8 +163,8 @@ def key_of(fd: int) -> Key:
             for line in file:
                 if line.startswith("ino:"):  # Linux 5.14
                     inode = int(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        pass
+    except (OSError, ValueError, IndexError) as error:
+        pass_up(error)
     return Key(place_of(fd).device, inode)
 
 
@@ -236,14 +238,16 @@ class OpenFileScan:
         except PermissionError:
             self._denied.append(pid)
             return
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             if process.look(pid).exists:  # hidepid: nothing of others is shown
                 self._denied.append(pid)
             return
         for number in numbers:
             try:
                 link = os.readlink(folder + number)
-            except OSError:
+            except OSError as error:
+                pass_up(error)
                 continue
             if link[:1] == "/":
                 if link.rpartition("/")[2] in self._names:
@@ -315,7 +319,8 @@ def processes() -> list[int]:
     """The numbers of all processes that can be seen from here; of none without /proc."""
     try:
         return sorted(int(name) for name in os.listdir("/proc") if name.isdecimal())
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return []
 
 
@@ -329,8 +334,8 @@ def _read_info(pid: int, number: str, link: str) -> OpenFile:
                     locks.append(lock)
                 elif line.startswith("ino:"):
                     inode = int(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        pass
+    except (OSError, ValueError, IndexError) as error:
+        pass_up(error)
     key = locks[0].key if locks else (Key("", inode) if inode is not None else None)
     return OpenFile(pid, int(number), link, key, tuple(locks))
 
@@ -339,7 +344,8 @@ def stat_fields(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return []
 
 

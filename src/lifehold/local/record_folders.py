@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 
-from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround, pass_up
 from ..runtime.process import here
 from .files import CREATE, READ_ONLY, READ_WRITE, group_bit
 from .record import CURRENT, READ_SIZE, RELEASED, RecordTemplate, WrittenRecord, read
@@ -179,11 +179,13 @@ def discard(files: Files, aside: str, *names: str) -> None:
     for name in names:
         try:
             files.unlink(f"{aside}/{name}")
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             continue
     try:
         files.rmdir(aside)
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return  # it is in its place, or holds what is not ours
 
 
@@ -195,7 +197,8 @@ def sweep(files: Files, path: str, fd: int) -> None:
     folder = os.path.dirname(path) or "/"
     try:
         now, names = files.fstat(fd).st_mtime, files.listdir(folder)
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return  # the lock is ours already: that is not worth its loss
     for name in names:
         if not _is_named(name, ASIDE):
@@ -204,7 +207,8 @@ def sweep(files: Files, path: str, fd: int) -> None:
         try:
             if files.lstat(aside).st_mtime < now - LEFT_OVER:
                 discard(files, aside, *filter(is_entry, files.listdir(aside)))
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             continue
 
 
@@ -255,11 +259,13 @@ def refuse_other_kind(files: Files, path: str, ours: str = "generation") -> None
     """Raises UnsafeGround for a file that is a lock of another kind."""
     try:
         fd = files.open(path, READ_ONLY)
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return
     try:
         found = read(files.pread(fd, READ_SIZE, 0))
-    except OSError:  # a FIFO
+    except OSError as error:  # a FIFO
+        pass_up(error)
         return
     finally:
         files.close(fd)
@@ -297,6 +303,7 @@ def begin_numbered(
     except FileNotFoundError:
         pass  # over NFS also when it was done: the reply was lost and the request sent again
     except OSError as error:
+        pass_up(error)
         if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
             raise
     finally:
@@ -338,13 +345,15 @@ def sweep_numbered(files: Files, path: str, aside: Iterable[str], fd: int) -> No
     """
     try:
         now = files.fstat(fd).st_mtime
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return  # the lock is ours already: that is not worth its loss
     for name in aside:
         try:
             if files.lstat(f"{path}/{name}").st_mtime < now - LEFT_OVER:
                 files.unlink(f"{path}/{name}")
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             continue
 
 

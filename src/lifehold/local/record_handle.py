@@ -16,6 +16,7 @@ from _thread import RLock
 from functools import partial
 from stat import ST_DEV, ST_INO, ST_MODE
 
+from ..core.errors import pass_up
 from ..runtime import fork
 from .files import (
     CREATE,
@@ -227,7 +228,8 @@ class RecordFile(LockFile):
             try:
                 if let_go is not None and self.generation == _fork.generation:
                     let_go(self)
-            except Exception:  # noqa: BLE001 - the storage failed, or the interpreter exits
+            except Exception as error:  # noqa: BLE001 - the storage failed, or it is exit
+                pass_up(error)
                 return  # its record is a dead one at least: it has no witness, or its ttl ends
             finally:
                 self.shut(_gate, _fork)
@@ -307,7 +309,8 @@ def look(
                 opened = [files.open(path, wished), write, began]
             except FileNotFoundError:
                 return None
-            except OSError:
+            except OSError as error:
+                pass_up(error)
                 opened = None  # `call` asks once more
             record = taken(table, call, opened, kind)
     except FileNotFoundError:
@@ -341,7 +344,8 @@ def _opened_as_may_be(table: Descriptors, path: str, flags: int) -> tuple[int, b
 def _refuse_odd(table: Descriptors, path: str, lock: str) -> None:
     try:
         mode = table.files.lstat(path).st_mode
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return
     if not stat.S_ISREG(mode):
         raise not_lockable(path, mode, lock)

@@ -14,7 +14,7 @@ from functools import partial
 
 from ..core import events
 from ..core.deadline import NEVER, RETRY
-from ..core.errors import InvalidArgument, UnsafeGround
+from ..core.errors import InvalidArgument, UnsafeGround, pass_up
 from ..core.fence import next_token
 from ..core.grant import Grant, Held, Holder, Lost
 from ..core.owner import ALIVE, DEAD
@@ -378,6 +378,7 @@ class RecordLock:
         except (FileNotFoundError, NotADirectoryError):
             return Lost(f"its {self.noun} was removed: others may be in", gone=True)
         except OSError as error:
+            pass_up(error)
             return Lost(
                 f"its {self.home} cannot be looked at any more ({error.strerror})", gone=True
             )
@@ -462,6 +463,7 @@ class RecordLock:
             first = self._look()
             found = self._looked_again(first)
         except OSError as error:
+            pass_up(error)
             if held:
                 return Holder(evidence=f"its record cannot be read: {error.strerror}")
             raise refused(self.path, error) from error

@@ -9,7 +9,7 @@ import errno
 import os
 import stat
 
-from ..core.errors import InvalidArgument, LifeholdError, SystemRefused, UnsafeGround
+from ..core.errors import InvalidArgument, LifeholdError, SystemRefused, UnsafeGround, pass_up
 from .files import READ_WRITE
 
 TYPE_CHECKING = False
@@ -85,7 +85,8 @@ def _dead_link(files: Files, folder: str) -> str | None:
     while folder != (parent := os.path.dirname(folder)):
         try:
             return folder if stat.S_ISLNK(files.lstat(folder).st_mode) else None
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             folder = parent
     return None
 
@@ -127,7 +128,8 @@ def is_number(name: str) -> bool:
 def _is_of_generations(path: str) -> bool:
     try:
         return any(is_number(name) for name in os.listdir(path))
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return False
 
 
@@ -172,7 +174,8 @@ STICKY = (
 def _is_in_sticky_folder(path: str) -> bool:
     try:
         return bool(os.stat(os.path.dirname(path) or ".").st_mode & stat.S_ISVTX)
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return False
 
 
@@ -249,6 +252,7 @@ def refuse_read_only(files: Files, path: str, record: str) -> None:
     try:
         files.close(files.open(record, READ_WRITE))
     except OSError as error:
+        pass_up(error)
         if error.errno == errno.EROFS:  # by a look, since an export is told by nothing else
             raise refused(path, error) from error
 

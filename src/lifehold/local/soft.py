@@ -30,7 +30,7 @@ from _thread import get_ident
 
 from ..core import events
 from ..core.deadline import NEVER, RETRY
-from ..core.errors import InvalidArgument, UnsafeGround
+from ..core.errors import InvalidArgument, UnsafeGround, pass_up
 from ..core.grant import Grant, Held, Lost
 from ..core.owner import DEAD
 from ..core.value import replace
@@ -399,6 +399,7 @@ class SoftLock(RecordLock):
         try:
             return None if ours.is_at(self.path) else Lost(GONE, gone=True)
         except OSError as error:
+            pass_up(error)
             return Lost(f"its record cannot be looked at any more ({error.strerror})", gone=True)
 
     def _give_back(self, ours: RecordFile) -> Lost | None:

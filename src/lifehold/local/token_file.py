@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 
-from ..core.errors import CorruptRecord
+from ..core.errors import CorruptRecord, pass_up
 from ..core.fence import LARGEST, next_token
 from .files import READ_ONLY, READ_WRITE, Files, born_ns, hand_back
 from .record import MAGIC, VERSION
@@ -103,7 +103,8 @@ def is_left_empty(files: Files, path: str) -> bool:
     try:
         counter, found = files.lstat(path + SUFFIX), files.lstat(path)
         fd = files.open(path + SUFFIX, READ_ONLY)
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return False
     try:
         ours = files.pread(fd, LENGTH, 0).startswith(FRONT)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import os
 
-from ..core.errors import SystemRefused
+from ..core.errors import SystemRefused, pass_up
 from . import native
 
 TYPE_CHECKING = False
@@ -151,6 +151,7 @@ def lazily(module: str) -> ModuleType:
                 filename=module,
             ) from error
         except OSError as error:  # EMFILE
+            pass_up(error)
             raise SystemRefused(
                 f"{module} could not be loaded: {error.strerror}: raise the limit of open files "
                 "(ulimit -n), or import it before they run out",

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 
 from ..core import acquire
+from ..core.errors import pass_up
 from ..core.ports import is_sited
 from . import clock, fork, native
 from .held_here import running_task
@@ -70,7 +71,8 @@ def _namespace(kind: str) -> int | None:
     """Of the thread that asks, which need not be that of its process."""
     try:
         return os.stat(f"/proc/thread-self/ns/{kind}").st_ino
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return None
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from _thread import get_ident
 
+from ..core.errors import pass_up
 from ..core.grant import STOPPED, STUCK, TRACED
 from ..core.mask import masked_command
 from ..core.owner import DEAD, INITIAL_PID_NAMESPACE, ObserverView, Owner, Sighting
@@ -103,7 +104,8 @@ def namespace(kind: str, pid: int | str = "self") -> int | None:
     """The inode number of a namespace of a process; None where it cannot be read."""
     try:
         return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return None
 
 
@@ -114,14 +116,16 @@ def look(pid: int, *, mine: bool = False) -> Sighting:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return _look_hidden(pid)
     status = _status(pid)
     if status.get("Tgid") not in (None, str(pid)):
         return Sighting(exists=True, is_thread=True)
     try:
         alone = len(os.listdir(f"/proc/{pid}/task")) <= 1  # a leader may exit before its threads do
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         alone = True
     return Sighting(
         exists=True,
@@ -141,7 +145,8 @@ def halted(pid: int) -> str:
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 state = file.read().rpartition(b")")[2].split()[:1]
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             return ""
         if state != [b"D"]:
             return {b"T": STOPPED, b"t": TRACED}.get(state[0] if state else b"", "")
@@ -209,7 +214,8 @@ def pidfd_inode(pid: int) -> int | None:
         return None
     try:
         fd = fork.descriptor(os.pidfd_open, pid)
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return None
     try:
         found, other = os.stat(fd), fork.descriptor(os.eventfd, 0, os.EFD_CLOEXEC)
@@ -220,7 +226,8 @@ def pidfd_inode(pid: int) -> int | None:
         return (
             None if anonymous else found.st_ino
         )  # before pidfs all pidfds share one anonymous inode
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return None
     finally:
         os.close(fd)
@@ -231,7 +238,8 @@ def command_of(pid: int | str) -> str | None:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             arguments = os.fsdecode(file.read(LONGEST)).rstrip("\0").split("\0")
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return None
     if os.path.basename(arguments[0]).startswith("python") and len(arguments) > 1:
         if os.path.basename(arguments[1]) == "lifehold":  # as its own records call it
@@ -292,7 +300,8 @@ def container_of(pid: int | str) -> str | None:
                         continue
                     if found := _long_id(line):
                         return found
-        except OSError:
+        except OSError as error:
+            pass_up(error)
             continue
     if pid == "self" and (name := os.environ.get("container")) and name != "systemd-nspawn":
         return host_name()
@@ -317,7 +326,8 @@ def sees_all_processes() -> bool:
     try:
         with open("/proc/mounts", encoding="utf-8", errors="replace") as file:
             options = [line.split()[3] for line in file if line.split()[1:3] == ["/proc", "proc"]]
-    except (OSError, IndexError):
+    except (OSError, IndexError) as error:
+        pass_up(error)
         return False
     if not options:
         return False
@@ -346,7 +356,8 @@ def _threads_counted() -> int:
     try:
         with open("/proc/loadavg", encoding="ascii") as file:
             return int(file.read().split()[3].partition("/")[2])
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError) as error:
+        pass_up(error)
         return -1
 
 
@@ -356,7 +367,8 @@ def _threads_seen() -> int:
         if name.isdecimal():
             try:
                 count += len(os.listdir(f"/proc/{name}/task"))
-            except OSError:
+            except OSError as error:
+                pass_up(error)
                 continue
     return count
 
@@ -375,7 +387,8 @@ def _status(pid: int) -> dict[str, str]:
     try:
         with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             return {key: rest.strip() for key, _, rest in (line.partition(":") for line in file)}
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return {}
 
 
@@ -383,7 +396,8 @@ def _text(path: str) -> str | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read().strip() or None
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return None
 
 
@@ -405,7 +419,8 @@ def boot_id() -> str | None:
             return None
         with open(NAME, encoding="utf-8", errors="replace") as file:
             return file.read().strip() or None
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return None
 
 
@@ -484,7 +499,8 @@ def number_here(owner: Owner | None) -> int | None:
         return None
     try:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return None
     for pid in pids[:MOST]:
         if goes_by(pid, owner):
@@ -496,6 +512,7 @@ def called(number: int) -> int | None:
     """A process that is called by `number` in a PID namespace below ours; None for nobody."""
     try:
         pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    except OSError:
+    except OSError as error:
+        pass_up(error)
         return None
     return next((pid for pid in pids if number in numbers_of(pid)[1:]), None)

@@ -19,7 +19,7 @@ import os
 import stat
 import sys
 
-from ..core.errors import SystemRefused
+from ..core.errors import SystemRefused, pass_up
 from ..core.value import value
 from . import fork
 from .process import user_name
@@ -187,8 +187,8 @@ def _group_is_more(folder: str, seen: os.stat_result) -> bool:
     try:
         if ACL in os.listxattr(folder, follow_symlinks=False):
             return True  # the bits of the group are then the most that anybody on the list has
-    except (OSError, AttributeError):
-        pass
+    except (OSError, AttributeError) as error:
+        pass_up(error)
     if seen.st_gid == 0:
         return False
     try:

@@ -9,6 +9,7 @@ import struct
 import sys
 
 from ..core.deadline import NEVER
+from ..core.errors import pass_up
 from . import clock, fork, native
 
 TYPE_CHECKING = False
@@ -28,7 +29,7 @@ def make_notifier() -> Inotify | kqueue.Kqueue:
         return Inotify()
     if hasattr(select, "kqueue"):
         return kqueue.Kqueue()
-    raise OSError(f"{system} has no events of files that we know")
+    raise OSError(errno.ENOSYS, f"{system} has no events of files that we know")
 
 
 # ------------------------------------------------------------------------------------------------
@@ -103,6 +104,7 @@ class WatchedFolder:
         try:
             found = os.lstat(os.path.join(self.path, os.fsdecode(name)))
         except OSError as error:
+            pass_up(error)
             return error.errno
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
@@ -134,6 +136,17 @@ def is_ours(fd: int, what: str = "") -> bool:
     except FileNotFoundError:
         return not os.path.isdir("/proc/self")  # no such system; else it is closed
     return found.startswith("anon_inode:") and what in found
+
+
+def close_ours(fd: int, what: str) -> None:
+    """Close it if it is ours, also when a signal handler raises meanwhile: nobody else will."""
+    try:
+        if is_ours(fd, what):
+            os.close(fd)
+    except OSError as error:
+        if error.errno is None:
+            close_ours(fd, what)
+        raise
 
 
 def ready(number: int) -> bool:
@@ -185,8 +198,10 @@ class Poller:
         try:
             if self._is_ours():  # else the thread finds that out by itself
                 native.write(self._other, b"\1\0\0\0\0\0\0\0")
-        except OSError:
-            pass  # woken often enough, or closed just now
+        except OSError as error:
+            if error.errno is None:
+                self.wake()  # first: others wait for it
+            pass_up(error)  # else woken often enough, or closed just now
 
     def _is_ours(self) -> bool:
         return self.fd != self._other or is_ours(self.fd, "eventfd")  # a pipe is not told apart
@@ -247,8 +262,8 @@ def best_sleeper(old: Sleeper | None, *, deaf: bool) -> Sleeper:
     if poll is not None and not deaf:
         try:
             return Poller()
-        except OSError:
-            pass
+        except OSError as error:
+            pass_up(error)
     return old or LockPoller()
 
 
@@ -369,5 +384,4 @@ class Inotify:
 
     def close(self) -> None:
         """Give it back. Takes the kernel some milliseconds."""
-        if is_ours(self.fd, "inotify"):
-            os.close(self.fd)
+        close_ours(self.fd, "inotify")

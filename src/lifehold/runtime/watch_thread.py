@@ -19,6 +19,7 @@ import os
 import sys
 
 from ..core.deadline import NEVER
+from ..core.errors import pass_up
 from ..core.events import report
 from . import clock, fork, native, own_thread
 from .watch_table import (
@@ -27,6 +28,7 @@ from .watch_table import (
     Poller,
     WatchedFolder,
     best_sleeper,
+    close_ours,
     is_ours,
     make_notifier,
     ready,
@@ -249,6 +251,7 @@ class WatchThread:
             try:
                 number = notifier.add(folder.path, folder.content)
             except OSError as error:
+                pass_up(error)
                 self.why = str(error)
         folder.heard = notifier is not None and notifier.sees_content
         if number == folder.number:
@@ -287,6 +290,7 @@ class WatchThread:
             except FileNotFoundError:
                 pass  # that it comes is told by its folder
             except OSError as error:  # not readable, no watch left: it is looked at
+                pass_up(error)
                 folder.heard, self.why = False, str(error)
         if number == folder.files.get(name):
             return False
@@ -330,8 +334,7 @@ class WatchThread:
             if not mine and self.processes.pop(number, None) is not None and number >= 0:
                 if self.sleeper is not None:
                     self.sleeper.drop(number)
-                if is_ours(number, "pidfd"):
-                    os.close(number)
+                close_ours(number, "pidfd")
 
     def pidfd_of(self, pid: int) -> int | None:
         """What becomes ready when a process ends; None where nothing does."""
@@ -344,6 +347,7 @@ class WatchThread:
         except ProcessLookupError:
             raise
         except OSError as error:  # EMFILE, ENOSYS
+            pass_up(error)
             self.why = f"process {pid}: {error}"
         return None
 
@@ -377,6 +381,7 @@ class WatchThread:
                     sleeper.add(self.notifier.fd)
                     sleeper.wake()
             except (OSError, ImportError) as error:
+                pass_up(error)
                 self.why = str(error)
             if self.notifier is None:
                 self.try_at = clock.now() + SWEEP
@@ -487,7 +492,8 @@ class WatchThread:
                 return None
             try:
                 poller = self.poller = self.poller or Poller()
-            except OSError:
+            except OSError as error:
+                pass_up(error)
                 return None
             poller.add(notifier.fd)
             self.place, self.solo = (folder, name), watch

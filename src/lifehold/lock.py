@@ -383,7 +383,8 @@ def refusal(
         holder = process.as_it_runs(holder)
         held_text, remedies = explain.held_text, explain.remedies  # loaded where it may fail
     except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO
-        pass_up(error)
+        if not is_remote(mechanism):  # a client of a server has such errors of its own
+            pass_up(error)
         text = f"could not acquire {name!r}: {reason or 'it is held'}. By whom cannot be told here"
         return kind(f"{text}: {error}", **facts)
     return kind(

@@ -90,8 +90,7 @@ def _load_statx() -> object:
     try:
         ctypes = fork.lazily("ctypes")
         call = ctypes.CDLL(None, use_errno=True).statx
-    except (ImportError, OSError, AttributeError) as error:
-        pass_up(error)
+    except (ImportError, OSError, AttributeError):  # of the loader: an OSError without an errno
         return None
     call.argtypes = (
         ctypes.c_int,
@@ -145,8 +144,7 @@ def _ask_for(path: str, what: int) -> tuple[Callable[[], int], Any] | None:
     try:
         ctypes, partial = fork.lazily("ctypes"), functools.partial
         _statx = _statx or ctypes.CDLL(None).statx
-    except (ImportError, AttributeError, OSError) as error:
-        pass_up(error)
+    except (ImportError, AttributeError, OSError):
         return None
     buffer = ctypes.create_string_buffer(STATX_SIZE)
     call = partial(
@@ -213,8 +211,7 @@ def _load_rename() -> Any:
     try:
         ctypes = fork.lazily("ctypes")
         call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (ImportError, OSError, AttributeError) as error:
-        pass_up(error)
+    except (ImportError, OSError, AttributeError):  # of the loader: an OSError without an errno
         return None
     number, name = ctypes.c_int, ctypes.c_char_p
     call.argtypes = (number, name, number, name, ctypes.c_uint)

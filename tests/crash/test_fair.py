@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import mmap
 import os
 import signal
 import threading
@@ -290,20 +291,25 @@ def test_fair_and_unfair_askers_exclude_each_other(tmp_path, start):
     assert min(counts) > 0, counts
 
 
-def busy(path, end):
+def busy(path, number, shared):
+    """Its turns in a span of time that begins when all have had one; `shared`: begin, end, turns."""
     lock, turns = Lock(path, fair=True), 0
-    while time.monotonic() < end:
+    while not shared[1] or time.monotonic() < shared[1]:
         with lock:
-            turns += 1
+            shared[2 + number] += 1
+            turns += bool(shared[1]) and time.monotonic() >= shared[0]
             time.sleep(0.002)
     return turns
 
 
 def test_eight_processes_have_equal_shares(path, start):
     def judge():
-        end = time.monotonic() + 2.0
         counts = []
-        children = [start(busy, path, end) for _ in range(8)]
+        shared = memoryview(mmap.mmap(-1, 80)).cast("d")
+        children = [start(busy, path, number, shared) for number in range(8)]
+        until(lambda: all(shared[2:]), words="each has had a turn")
+        shared[0] = time.monotonic()
+        shared[1] = shared[0] + 2.0
         for child in children:
             ended = child.end()
             if not ended.well:

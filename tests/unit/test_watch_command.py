@@ -188,7 +188,9 @@ def test_a_week_of_rounds_tells_what_happened_and_keeps_nothing():
      ({"folders": ["/x"], "listen": "a\0b:1"}, "listen contains a null character"),
      ({"folders": ["/x"], "listen": "localhost:²"}, "HOST:PORT"),
      ({"folders": ["/x"], "every": "²s"}, "every is a length"),
-     ({"folders": ["/x"], "every": f"{'9' * 20}d"}, "every is a length")],
+     ({"folders": ["/x"], "every": f"{'9' * 20}d"}, "every is a length"),
+     ({"folders": ["/x"], "held": 16**5000}, "held is a length"),
+     ({"folders": ["/x"], "listen": "localhost:" + "9" * 5000}, "HOST:PORT")],
 )  # fmt: skip
 def test_a_wrong_configuration_names_the_key_and_what_it_may_be(given, words):
     with pytest.raises(InvalidArgument, match=words):
@@ -203,6 +205,20 @@ def test_a_configuration_is_read_with_its_units(tmp_path):
     path.write_text("folders = [")
     with pytest.raises(InvalidArgument, match="is no TOML"):
         watch_config.read(str(path))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["held = " + "9" * 4400, "held = 0x" + "f" * 5000, "held = " + "[" * 20_000,
+     "held" + ".a" * 20_000 + " = 1", "held = [" + "9" * 4400 + "]"],
+    ids=["digits", "hexadecimal", "nested", "dotted", "digits in a list"],
+)  # fmt: skip
+def test_what_is_too_long_or_too_deep_for_python_is_a_wrong_configuration(tmp_path, line):
+    path = tmp_path / "watch.toml"
+    path.write_text(f'folders = ["/x"]\n{line}\n')
+    with pytest.raises(InvalidArgument, match="watch.toml") as refused:
+        watch_config.read(str(path))
+    assert len(refused.value.text) < 1000
 
 
 ALERT = Alert("stale", BEGUN, "/w/a\nb\x1b[31m", "gone", 1.0, 2.0)

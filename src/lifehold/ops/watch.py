@@ -239,6 +239,8 @@ def histories_in(folder: str) -> list[tuple[str, list[history.HistoryEntry]]]:
 
 UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 DAY = 86400.0
+SHOWN = 200  # characters of a wrong value
+DIGITS = 5  # of a port: Python refuses to make a number of thousands
 ALERT, CLEAR, IGNORE = "alert", "clear", "ignore"
 
 
@@ -274,7 +276,9 @@ def read(path: str) -> Config:
     with open(path, "rb") as file:
         try:
             given = tomllib.load(file)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except RecursionError as error:
+            raise InvalidArgument(f"'{printable(path)}' is nested too deeply") from error
+        except ValueError as error:  # also of a number that is too long for Python
             raise InvalidArgument(f"'{printable(path)}' is no TOML: {error}") from error
     try:
         return of(given)
@@ -298,7 +302,11 @@ def of(given: dict[str, object]) -> Config:
 
 
 def _refused(key: str, what: str, told: object) -> InvalidArgument:
-    return InvalidArgument(f"{key} is {what}, not {printable(repr(told))}")
+    try:
+        shown = printable(repr(told))
+    except (ValueError, RecursionError):  # a number or a table that Python does not write out
+        shown = "what is too long or too deep to be shown"
+    return InvalidArgument(f"{key} is {what}, not {shown[:SHOWN]}{'...' * (len(shown) > SHOWN)}")
 
 
 def _time(key: str, told: object) -> float:
@@ -378,9 +386,10 @@ def _url(key: str, told: object) -> str:
 
 
 def _address(key: str, told: object) -> str:
-    host, _, port = str(told).rpartition(":")
-    if isinstance(told, str) and host and port.isdecimal() and int(port) < 1 << 16:
-        return told
+    if isinstance(told, str):
+        host, _, port = told.rpartition(":")
+        if host and port.isdecimal() and len(port) <= DIGITS and int(port) < 1 << 16:
+            return told
     raise _refused(key, "HOST:PORT, for example '127.0.0.1:9467'", told)
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from ground import needs
 from lifehold import Lock, ReadWriteLock
+from lifehold.ops import history
 
 DOCS = Path(__file__).parents[2] / "docs/reference"
 WHO = json.loads((DOCS / "who.schema.json").read_text(encoding="utf-8"))
@@ -244,6 +245,17 @@ def test_log_shows_what_became_of_the_runs(lifehold):
     assert "held by pid" in done.stdout
     found = answer(lifehold("log", "--json", "--event", "skip", "-l", "1", "job"))
     assert [entry["event"] for entry in found["entries"]] == ["skip"]
+
+
+def test_log_shows_the_last_run_and_not_one_of_a_clock_that_stood_ahead(lifehold):
+    lifehold("run", "job", "--", "true")
+    lock = str(lifehold.folder / "job.lock")
+    ahead = history.HistoryEntry("hold", "job", time.time() + 365 * 86400, command="ahead")
+    assert history.append(lock, ahead)
+    lifehold("run", "job", "--", "true")
+    found = answer(lifehold("log", "--json", "job"))["entries"]
+    assert [each["command"] for each in found] == ["true", "ahead", "true"]
+    assert answer(lifehold("log", "--json", "-l", "1", "job"))["entries"] == found[-1:]
 
 
 def test_log_without_a_history_says_so(lifehold):

@@ -37,6 +37,24 @@ def test_what_is_written_is_read_again(tmp_path):
     }  # fmt: skip
 
 
+def at(*times, name="job"):
+    return [HistoryEntry("hold", name, float(each)) for each in times]
+
+
+def test_a_line_of_a_clock_that_stood_ahead_keeps_its_place_among_others(monkeypatch):
+    monkeypatch.setattr(history.clock, "utc_now", lambda: 1000.0)
+    one, other = at(100, 1e9, 300), at(50, 200, 400, name="other")
+    found = history.merged(one, other)
+    assert [each.at for each in found] == [50, 100, 1e9, 200, 300, 400]
+    assert [each.at for each in history.merged(at(1e9, 1000), at(1060))] == [1e9, 1000, 1060]
+
+
+def test_the_order_of_one_file_stands_whatever_its_clock_said(monkeypatch):
+    monkeypatch.setattr(history.clock, "utc_now", lambda: 1000.0)
+    for times in ((5, 3, 4), (1e9, 2, 1e8, 1), (7, 7, 7)):
+        assert history.merged(at(*times)) == at(*times)
+
+
 def test_a_lock_without_a_history_has_an_empty_one(tmp_path):
     assert read(str(tmp_path / "job.lock")) == []
 

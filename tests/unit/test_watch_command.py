@@ -102,6 +102,17 @@ def test_a_job_that_has_not_run_for_too_long_is_told():
     assert world.at(4601) == [("silent", BEGUN, "/w/backup.lock")]
 
 
+def test_a_line_of_a_clock_that_stood_ahead_hides_no_silence():
+    world = World(silent=3600.0, skips=0)
+    ahead = history.HistoryEntry("hold", "job", 365 * 86400.0)
+    world.runs = [("/w/backup.lock", [*runs("hold", end=1000.0), ahead])]
+    assert world.at(4600) == []
+    assert world.at(4601) == [("silent", BEGUN, "/w/backup.lock")]
+    near = history.HistoryEntry("hold", "job", 4720.0)  # a clock of another host, not quite ours
+    world.runs = [("/w/backup.lock", [near])]
+    assert world.at(4661) == [("silent", ENDED, "/w/backup.lock")]
+
+
 def test_a_folder_that_cannot_be_read_is_told_and_ends_nothing(tmp_path):
     told = []
     watch = Watch(Config((str(tmp_path / "none"), str(tmp_path))), told.append)

@@ -31,14 +31,16 @@ def log(words: list[str]) -> int:
     name = lock_names.shown(names[0]) if names else ""
     path = _path(names[0]) if names else lock_names.candidates()[0]
     try:
-        entries = history.read(path) + _cleared(path) if names else history.logged()
+        if names:
+            entries = history.merged(history.read(path), _cleared(path))
+        else:
+            entries = history.logged()
     except OSError as error:
         raise SystemRefused(
             f"the history of '{printable(name or path)}' cannot be read: {error.strerror}",
             errno=error.errno,
             filename=path,
         ) from error
-    entries.sort(key=lambda entry: entry.at)
     entries = [entry for entry in entries if event in (None, entry.event)]
     if given["last"] is not None:
         entries = entries[-given["last"] :]

@@ -25,7 +25,7 @@ from ..core.value import as_dict, value
 from ..local import lock_names
 from ..local.files import HOST, LOCK_EX, LOCK_NB
 from ..local.handles import files_for
-from ..runtime import fork
+from ..runtime import clock, fork
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ CLEAR, KEPT = "clear", "kept"  # of a lock, by `lifehold clear`; it could not be
 EVENTS = (HOLD, SKIP, TIMEOUT, LOSS, TAKEOVER, CLEAR, KEPT)
 TEXTS = ("label", "reason", "holder", "command")  # left out when they are empty
 LONG = (*TEXTS, "name")
+AHEAD = 60.0  # seconds that the clock of another host may be ahead of ours
 ROOM = 600  # characters of JSON that each of them may take when the line would be too long
 
 
@@ -136,6 +137,23 @@ def read(lock: str) -> list[HistoryEntry]:
             if entry is not None:
                 found.append(entry)
     return found
+
+
+def merged(*files: list[HistoryEntry]) -> list[HistoryEntry]:
+    """The entries of several histories by their time; those of one keep the order of its file.
+
+    A clock may stand ahead, and whoever may write to a history may write any time into it. So a
+    line that is ahead of our clock stands where the one before it in its file does.
+    """
+    latest = clock.utc_now() + AHEAD
+    found = []
+    for entries in files:
+        placed = 0.0
+        for entry in entries:
+            if entry.at <= latest:
+                placed = max(placed, entry.at)
+            found.append((placed, entry))
+    return [entry for _, entry in sorted(found, key=lambda each: each[0])]
 
 
 # ---- a line
@@ -325,7 +343,7 @@ def _log_folder() -> str:
 
 def logged() -> list[HistoryEntry]:
     """What was removed, the oldest first. Raises OSError."""
-    found = []
+    files = []
     for folder in dict.fromkeys((_log_folder(), lock_names.candidates()[0])):
         lock = f"{folder}/{LOG}"
         try:
@@ -333,5 +351,5 @@ def logged() -> list[HistoryEntry]:
         except FileNotFoundError:
             continue
         if os.name != "posix" or known.st_uid == os.geteuid():
-            found += read(lock)
-    return sorted(found, key=lambda entry: entry.at)
+            files.append(read(lock))
+    return merged(*files)

@@ -180,7 +180,9 @@ class Watch:
             last = runs[-1]
             who = f", held by {last.holder}" if last.holder else ""
             found[SKIPPED, path] = f"its last {missed} runs did not get it{who}"
-        done = max((each.at for each in runs if each.event == history.HOLD), default=None)
+        latest = at + history.AHEAD  # what another clock wrote ahead of that tells nothing
+        holds = [each.at for each in runs if each.event == history.HOLD and each.at <= latest]
+        done = max(holds, default=None)
         if self.config.silent and done is not None and at - done > self.config.silent:
             found[SILENT, path] = f"it ran last {explain.span(at - done)} ago"
 

@@ -10,12 +10,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from ground import needs
-from lifehold.core.errors import InvalidArgument
+from lifehold.core.errors import InvalidArgument, SystemRefused
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
 from lifehold.ops import history
 from lifehold.ops import watch as watch_config
-from lifehold.ops.answer import HELD, STALE, SUSPECT, LockAnswer
+from lifehold.ops.answer import HELD, KEPT, STALE, SUSPECT, ClearOutcome, LockAnswer
 from lifehold.ops.watch import (
     BEGUN,
     CLEARED,
@@ -151,6 +151,34 @@ def test_only_the_policy_clears_and_only_what_is_proven(tmp_path, monkeypatch):
     assert (watch.round().cleared, told[-1].what) == (1, CLEARED)
     assert (folder / "dead.pid").read_bytes() == b""
     assert (folder / "SingletonLock").is_symlink()
+
+
+def refuses(error):
+    def clear(path, **terms):
+        raise error
+
+    return clear
+
+
+KEEPS = ClearOutcome("/w/a", KEPT, "another user owns it", lock("/w/a", STALE))
+
+
+@pytest.mark.parametrize(
+    ("clear", "why"),
+    [(lambda path, **terms: KEEPS, "another user owns it"),
+     (refuses(PermissionError(13, "Permission denied", "/x")), "Permission denied: '/x'"),
+     (refuses(SystemRefused("the audit log cannot be written")), "the audit log"),
+     (refuses(ZeroDivisionError()), "ZeroDivisionError()")],
+    ids=["kept", "OSError", "SystemRefused", "nameless"],
+)  # fmt: skip
+def test_an_alert_says_why_the_policy_did_not_clear(monkeypatch, clear, why):
+    monkeypatch.setattr(watch_config.clear, "clear", clear)
+    world = World(stale="clear")
+    world.locks = [lock("/w/a", STALE)]
+    assert world.at(0) == [("stale", BEGUN, "/w/a")]
+    text = world.told[-1].text
+    assert text.startswith("pid 7: kernel witness; not cleared: ")
+    assert why in text
 
 
 @pytest.mark.large

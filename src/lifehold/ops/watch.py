@@ -139,25 +139,29 @@ class Watch:
         evidence = answer.holder.evidence if answer.holder else answer.note
         by = f"{explain.by(answer.holder)}: {evidence}" if answer.holder else evidence
         if answer.state == STALE and config.stale != IGNORE:
-            if config.stale == CLEAR and self._clear(answer, at):
-                return
+            if config.stale == CLEAR:
+                why = self._clear(answer, at)
+                if not why:
+                    return
+                by += f"; not cleared: {why}"
             found[STALE_LOCK, answer.path] = by
         elif answer.state == SUSPECT and config.suspect == ALERT:
             found[SUSPECT_LOCK, answer.path] = by
         elif answer.state == HELD and config.held and _age(answer, at) > config.held:
             found[LONG, answer.path] = f"for more than {explain.span(config.held)}, by {by}"
 
-    def _clear(self, answer: LockAnswer, at: float) -> bool:
-        """By policy, on proof. Whether it is gone."""
+    def _clear(self, answer: LockAnswer, at: float) -> str:
+        """By policy, on proof. Why it is still there, "" if it is gone."""
         try:
             done = clear.clear(answer.path, found=True)
-        except Exception:  # noqa: BLE001 - it costs itself alone
+        except Exception as error:  # noqa: BLE001 - it costs itself alone
             self.failures += 1
-            return False
+            known = isinstance(error, LifeholdError | OSError)
+            return str(error) if known and str(error) else repr(error)[:200]
         if done.action in (REMOVED, FREED):
             self.cleared += 1
             self._tell(Alert(CLEARED, ENDED, answer.path, done.why, at, at))
-        return done.action in (REMOVED, FREED, NOTHING)
+        return "" if done.action in (REMOVED, FREED, NOTHING) else done.why or done.action
 
     def _judge_runs(
         self,

@@ -97,3 +97,14 @@ def test_one_round_and_a_check_say_what_is_wrong(lifehold, config):
     assert wrong.returncode == 64
     assert "folders is a list of texts, not 3" in wrong.stderr
     assert lifehold("watch", "/no/such.toml").returncode == 71
+
+
+def test_what_one_round_found_is_said_though_its_numbers_cannot_be_written(lifehold, config):
+    (lifehold.folder / "seen" / "SingletonLock").symlink_to("elsewhere-77")
+    config.write_text(config.read_text().replace("numbers.prom", "none/numbers.prom"))
+    once = lifehold("watch", "--once", str(config))
+    which, count, why = once.stderr.splitlines()
+    assert which.startswith(f"lifehold: suspect: {lifehold.folder}/seen/SingletonLock: ")
+    assert count == "lifehold: 1 suspect"
+    assert why.startswith("lifehold: the text file cannot be written: ")
+    assert once.returncode == 71

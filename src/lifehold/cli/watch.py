@@ -78,12 +78,16 @@ def _once(config: watch_config.Config) -> int:
     with progress() as seen:
         scan = partial(inventory.of_folder, deep=True, tell=seen)
         tally = Watch(config, tell, scan).round()
-    if config.textfile:
-        write_textfile(config.textfile, metrics(tally, teller))
     for each in found:
         say(f"{each.what}: {printable(each.path)}: {printable(each.text)}")
     for what, count in sorted(tally.wrong.items()):
         say(f"{count} {what}")
+    if config.textfile:
+        try:
+            write_textfile(config.textfile, metrics(tally, teller))
+        except OSError as error:
+            why = f"the text file cannot be written: {error.strerror}"
+            raise SystemRefused(why, errno=error.errno, filename=config.textfile) from error
     return exits.FREE if tally.wrong else exits.DONE
 
 

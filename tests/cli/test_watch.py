@@ -108,3 +108,17 @@ def test_what_one_round_found_is_said_though_its_numbers_cannot_be_written(lifeh
     assert count == "lifehold: 1 suspect"
     assert why.startswith("lifehold: the text file cannot be written: ")
     assert once.returncode == 71
+
+
+def test_two_configurations_of_one_file_name_run_side_by_side(lifehold, config, systemd):
+    env = {"NOTIFY_SOCKET": systemd.getsockname()}
+    other = lifehold.folder / "other" / "watch.toml"
+    other.parent.mkdir()
+    other.write_text(f'folders = ["{lifehold.folder}/seen"]\n')
+    (lifehold.folder / "alias.toml").symlink_to(config)
+    for each in (config, other):
+        lifehold.start("watch", str(each), env=env)
+        assert b"READY=1" in (systemd.recv(999) for _ in range(20))
+    for each in (config, other, lifehold.folder / "alias.toml"):
+        refused = lifehold("watch", str(each))
+        assert (refused.returncode, "it is held" in refused.stderr) == (75, True)

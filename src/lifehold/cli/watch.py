@@ -60,10 +60,19 @@ def watch(words: list[str]) -> int:
         return _once(config)
     from ..lock import Lock
 
-    name = lock_names.address("watch-" + os.path.basename(path).removesuffix(".toml"))
+    name = lock_names.address(_name(path))
     lock_names.make_folder(name.path)
     with Lock(name.path, wait=0, label=path, mode=name.mode, shared=name.shared):
         return Daemon(path, config).run()
+
+
+def _name(path: str) -> str:
+    """Of the lock of a configuration: one name for one file, by whatever path it was given."""
+    from binascii import crc32
+
+    real = os.path.realpath(path)
+    name = os.path.basename(real).removesuffix(".toml")
+    return f"watch-{name}-{crc32(os.fsencode(real)):08x}"
 
 
 def _once(config: watch_config.Config) -> int:

@@ -122,3 +122,31 @@ def test_two_configurations_of_one_file_name_run_side_by_side(lifehold, config, 
     for each in (config, other, lifehold.folder / "alias.toml"):
         refused = lifehold("watch", str(each))
         assert (refused.returncode, "it is held" in refused.stderr) == (75, True)
+
+
+def test_the_same_port_moves_to_another_address_and_stays_where_that_is_refused(
+    lifehold, config, port, systemd
+):
+    daemon = lifehold.start("watch", str(config), env={"NOTIFY_SOCKET": systemd.getsockname()})
+    given = config.read_text()
+
+    def hears(host):
+        with socket.socket() as caller:
+            return caller.connect_ex((host, port)) == 0
+
+    def moved(host):
+        config.write_text(given.replace("127.0.0.1", host))
+        os.kill(daemon.pid, signal.SIGHUP)
+        assert b"READY=1" in (systemd.recv(999) for _ in range(20))
+        return hears("127.0.0.1"), hears("127.0.0.2")
+
+    assert b"READY=1" in (systemd.recv(999) for _ in range(20))
+    assert (hears("127.0.0.1"), hears("127.0.0.2")) == (True, False)
+    assert moved("0.0.0.0") == (True, True)
+    assert moved("192.0.2.1") == (True, True)  # no address of ours
+    assert moved("127.0.0.2") == (False, True)
+    daemon.terminate()
+    _, said = daemon.communicate(timeout=90)
+    assert daemon.returncode == 0
+    assert said.count("the configuration was read again") == 2
+    assert said.count("the old configuration stays in force: listen '192.0.2.1:") == 1

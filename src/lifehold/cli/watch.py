@@ -159,7 +159,7 @@ class Daemon:
         notify(f"RELOADING=1\nMONOTONIC_USEC={int(clock.now() * 1e6)}")
         try:
             config = watch_config.read(self._path)
-            if config.listen != self._watch.config.listen:
+            if config.listen != self._watch.config.listen or self._listener is None:
                 self._listen(config.listen)
             self._watch.config = self._teller.config = config
             say("the configuration was read again")
@@ -171,18 +171,20 @@ class Daemon:
     # ---- requests
 
     def _listen(self, address: str) -> None:
-        made = None
-        if address:
-            host, _, port = address.rpartition(":")
-            try:
-                made = socket.create_server((host.strip("[]"), int(port)))
-            except OSError as error:
-                raise SystemRefused(
-                    f"listen {address!r}: {error.strerror}", errno=error.errno
-                ) from error
-            made.setblocking(False)
-        if self._listener is not None:
-            self._listener.close()
+        """Hear requests there. Raises SystemRefused; then they are heard where they were."""
+        before = self._watch.config.listen
+        kept = self._listener
+        if kept is not None and _port(address) == _port(before):
+            kept.close()  # the port may be free by that alone
+            self._listener = kept = None
+        try:
+            made = _listener(address)
+        except SystemRefused:
+            if self._listener is None and address != before:
+                self._listener = _listener(before)
+            raise
+        if kept is not None:
+            kept.close()
         self._listener = made
 
     def _serve(self, left: float) -> None:
@@ -217,6 +219,25 @@ class Daemon:
                 "503 Service Unavailable" if late else "200 OK", "late\n" if late else "ok\n"
             )
         return _response("404 Not Found", "/metrics or /healthz\n")
+
+
+def _port(address: str) -> str:
+    return address.rpartition(":")[2].lstrip("0")
+
+
+def _listener(address: str) -> socket.socket | None:
+    """None for no address. Raises SystemRefused."""
+    if not address:
+        return None
+    host, _, port = address.rpartition(":")
+    try:
+        made = socket.create_server((host.strip("[]"), int(port)))
+    except OSError as error:
+        raise SystemRefused(f"listen {address!r}: {error.strerror}", errno=error.errno) from error
+    except ValueError as error:  # a name that IDNA has no form for
+        raise SystemRefused(f"listen {address!r}: {error}") from error
+    made.setblocking(False)
+    return made
 
 
 def _response(status: str, text: str) -> bytes:

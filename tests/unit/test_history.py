@@ -96,6 +96,60 @@ def test_a_file_that_cannot_be_renamed_is_bounded_too(tmp_path, monkeypatch):
     assert read(lock)[-1].at == 199
 
 
+@pytest.mark.parametrize("older", [True, False], ids=["with an older one", "with none"])
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_a_reader_loses_nothing_while_the_file_is_renamed(tmp_path, monkeypatch, turns, older):
+    lock, opened = str(tmp_path / "job.lock"), []
+    written = iter(range(1000))
+
+    def write(count):
+        for _ in range(count):
+            assert append(lock, HistoryEntry("hold", "job", float(next(written))))
+
+    def full():
+        while os.path.exists(path_of(lock)):
+            write(1)
+
+    monkeypatch.setattr(history, "LIMIT", 2000)
+    if older:
+        write(1)
+        full()
+    write(3)
+    really = os.open
+
+    def opens(path, flags, *more, **terms):
+        if not flags & os.O_WRONLY:
+            opened.append(path)
+            if len(opened) == 2:  # between the two files
+                for _ in range(turns):
+                    write(1)
+                    full()
+                write(2)
+        return really(path, flags, *more, **terms)
+
+    monkeypatch.setattr(os, "open", opens)
+    seen = [int(entry.at) for entry in read(lock)]
+    monkeypatch.undo()
+    assert seen == [int(entry.at) for entry in read(lock)]
+    assert seen == list(range(seen[0], next(written)))
+
+
+def test_a_reader_ends_though_the_file_is_renamed_again_and_again(tmp_path, monkeypatch):
+    lock = str(tmp_path / "job.lock")
+    assert append(lock, FULL)
+    really = os.open
+
+    def opens(path, flags, *more, **terms):
+        fd = really(path, flags, *more, **terms)
+        if path == path_of(lock) and not flags & os.O_WRONLY:
+            os.rename(path, path + ".1")
+            assert append(lock, FULL)
+        return fd
+
+    monkeypatch.setattr(os, "open", opens)
+    assert FULL in read(lock)
+
+
 WRITER = """
 import sys; from lifehold.ops import history
 history.LIMIT = int(sys.argv[3])

@@ -255,7 +255,7 @@ def test_a_configuration_is_read_with_its_units(tmp_path):
 def test_what_is_too_long_or_too_deep_for_python_is_a_wrong_configuration(tmp_path, line):
     path = tmp_path / "watch.toml"
     path.write_text(f'folders = ["/x"]\n{line}\n')
-    with pytest.raises(InvalidArgument, match="watch.toml") as refused:
+    with pytest.raises(InvalidArgument, match=r"/watch\.toml") as refused:
         watch_config.read(str(path))
     assert len(refused.value.text) < 1000
 

@@ -46,6 +46,7 @@ LINE = 4096  # bytes, PIPE_BUF of Linux
 NAME_MAX = 255
 HEAD = '{"history":'
 OLDER = ".1"
+TRIES = 10  # of a reader, while the file is renamed under it
 HOLD, SKIP, TIMEOUT, LOSS, TAKEOVER = "hold", "skip", "timeout", "loss", "takeover"
 CLEAR, KEPT = "clear", "kept"  # of a lock, by `lifehold clear`; it could not be, after all
 EVENTS = (HOLD, SKIP, TIMEOUT, LOSS, TAKEOVER, CLEAR, KEPT)
@@ -129,13 +130,11 @@ def read(lock: str) -> list[HistoryEntry]:
 
     `lock`: path of the lock file. Raises OSError where the history must not be read.
     """
-    path = path_of(lock)
     found = []
-    for file in (path + OLDER, path):
-        for line in _content(file).split(b"\n"):
-            entry = entry_of(line)
-            if entry is not None:
-                found.append(entry)
+    for line in _content(path_of(lock)).split(b"\n"):
+        entry = entry_of(line)
+        if entry is not None:
+            found.append(entry)
     return found
 
 
@@ -290,21 +289,51 @@ def _rotate(path: str, fd: int, size: int) -> None:
 
 
 def _content(path: str) -> bytes:
+    """Both files, the older one first.
+
+    Where the path leads to another file afterwards it was renamed meanwhile, and the two need not
+    be neighbours: they are read again.
+    """
+    content = b""
+    for _ in range(TRIES):
+        fds: list[int | None] = []
+        try:
+            fds += [_reader(path)]
+            fds += [_reader(path + OLDER)]
+            content = _bytes(fds[1]) + b"\n" + _bytes(fds[0])
+            if _leads_to(path, fds[0]):
+                break
+        finally:
+            for fd in fds:
+                if fd is not None:
+                    os.close(fd)
+    return content
+
+
+def _reader(path: str) -> int | None:
     try:
-        fd = os.open(path, os.O_RDONLY | FLAGS & ~os.O_APPEND)
+        return os.open(path, os.O_RDONLY | FLAGS & ~os.O_APPEND)
     except FileNotFoundError:
-        return b""
+        return None
+
+
+def _leads_to(path: str, fd: int | None) -> bool:
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return b""
-        parts = []
-        while part := os.read(fd, 1 << 16):
-            parts.append(part)
-            if len(parts) > 8 * LIMIT >> 16:
-                break  # not ours: nothing of ours is so long
-        return b"".join(parts)
-    finally:
-        os.close(fd)
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return fd is None
+    return fd is not None and os.path.samestat(found, os.fstat(fd))
+
+
+def _bytes(fd: int | None) -> bytes:
+    if fd is None or not stat.S_ISREG(os.fstat(fd).st_mode):
+        return b""
+    parts = []
+    while part := os.read(fd, 1 << 16):
+        parts.append(part)
+        if len(parts) > 8 * LIMIT >> 16:
+            break  # not ours: nothing of ours is so long
+    return b"".join(parts)
 
 
 # ------------------------------------------------------------------------------------------------

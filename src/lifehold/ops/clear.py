@@ -37,6 +37,7 @@ from .answer import (
     NOTHING,
     REMOVED,
     STALE,
+    SUSPECT,
     WOULD,
     WOULD_FREE,
     ClearOutcome,
@@ -162,6 +163,8 @@ def _never(path: str, answer: LockAnswer) -> ClearOutcome | None:
             why = "a kernel lock's file: removed, it would let a second holder in"
         elif answer.last is not None:
             why = "a kernel lock's file, which is free: nothing is in anybody's way"
+        elif answer.state == SUSPECT and answer.note:
+            why = answer.note  # a record of a newer version, or what cannot be read here
         else:
             why = "it is free, and not known as a lock that a file makes by being there"
         return ClearOutcome(path, NOTHING if answer.state == FREE else KEPT, why, answer)

@@ -178,10 +178,11 @@ def _unlocked(
 ) -> LockAnswer | None:
     """What no kernel lock is on: free, another tool's, or no lock at all."""
     last = _last(path) if found.st_size else None
+    if last is None and found.st_size and _ours(path):  # L12  damaged, or of a newer version
+        return _asked(name, path, files)
     if last is not None or every:
         return LockAnswer(name, path, FREE, last=last, family="lifehold")
-    known = answer_existence(name, path, files.eyes, found)
-    return known if known is not None or not _ours(path) else LockAnswer(name, path, FREE)
+    return answer_existence(name, path, files.eyes, found)
 
 
 def _ours(path: str) -> bool:

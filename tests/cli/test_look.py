@@ -17,6 +17,7 @@ import pytest
 
 from ground import needs
 from lifehold import CorruptRecord, Lock, ReadWriteLock
+from lifehold.local import proc_locks
 from lifehold.ops import history, inventory
 from lifehold.ops.who import who
 
@@ -231,6 +232,17 @@ def test_wait_for_a_pid_file_ends_with_its_process(lifehold):
     daemon.kill()
     daemon.wait()
     assert waits.wait(60) == 0
+
+
+@needs("all processes")
+def test_wait_does_not_wait_for_the_end_of_what_a_pid_file_cannot_mean(lifehold):
+    """A container's pid file, whose number is that of a thread of the kernel here."""
+    path = lifehold.folder / "x.pid"
+    path.write_text(f"{next(filter(proc_locks.is_kernel_thread, proc_locks.processes()))}\n")
+    waiter = lifehold.start("wait", str(path))
+    assert "alive: cannot be told" in waiter.stderr.readline()
+    path.unlink()
+    assert waiter.wait(30) == 0
 
 
 def test_two_who_wait_do_not_disturb_each_other_nor_a_runner(lifehold):

@@ -12,6 +12,7 @@ import pytest
 
 import unit_formats as formats
 from ground import needs, require
+from lifehold.local import proc_locks
 from lifehold.ops import families, foreign_verdict
 from lifehold.ops.answer import FREE, HELD, STALE, SUSPECT
 from lifehold.ops.who import who
@@ -175,6 +176,85 @@ def test_a_number_given_on_to_another_program_is_not_the_holder(tmp_path, sleepe
     answer = asked(formats.FORMATS["gunicorn"](tmp_path, sleeper("nginx")))
     assert answer.state == SUSPECT
     assert "is nginx" in answer.holder.evidence
+
+
+def a_kernel_thread() -> int:
+    return next(pid for pid in proc_locks.processes() if proc_locks.is_kernel_thread(pid))
+
+
+@pytest.mark.parametrize("family", ["pidfile", "dotlockfile", "uucp", "x-server", "gunicorn"])
+def test_the_number_of_a_kernel_thread_is_no_holder(family, tmp_path, all_seen):
+    """As a container left it, in which the number was another process's."""
+    answer = asked(formats.FORMATS[family](tmp_path, a_kernel_thread()))
+    assert (answer.family, answer.state) == (family, SUSPECT)
+    assert answer.holder.pid_here is None
+    assert "kernel" in answer.holder.evidence or family == "gunicorn"
+
+
+@pytest.mark.parametrize("family", ["pidfile", "dotlockfile", "uucp", "x-server"])
+def test_the_number_1_is_that_of_each_containers_first_process(family, tmp_path, all_seen):
+    answer = asked(formats.FORMATS[family](tmp_path, 1))
+    assert (answer.family, answer.state) == (family, SUSPECT)
+    assert "first process" in answer.holder.evidence
+
+
+def test_the_number_1_of_a_program_that_runs_as_the_first_process_holds(
+    tmp_path, monkeypatch, all_seen
+):
+    monkeypatch.setattr(foreign_verdict, "program_of", lambda pid: "gunicorn")
+    assert asked(formats.FORMATS["gunicorn"](tmp_path, 1)).state == HELD
+
+
+def also_called(monkeypatch, pid, other):
+    """As when `other` runs in a container, where it is called `pid`."""
+    plain = families.ProcessTable.called
+    monkeypatch.setattr(
+        families.ProcessTable,
+        "called",
+        lambda eyes, number: [other] if number == pid else plain(eyes, number),
+    )
+
+
+def test_a_number_that_a_container_uses_too_proves_no_life(
+    tmp_path, sleeper, monkeypatch, all_seen
+):
+    pid, other = sleeper("holder"), sleeper("other")
+    path = formats.FORMATS["pidfile"](tmp_path, pid)
+    assert asked(path).state == HELD
+    also_called(monkeypatch, pid, other)
+    answer = asked(path)
+    assert (answer.state, answer.holder.pid_here) == (SUSPECT, None)
+    assert f"process {other} (other) is called {pid} in its own" in answer.holder.evidence
+
+
+def test_the_same_process_by_both_readings_is_the_holder(tmp_path, sleeper, monkeypatch, all_seen):
+    pid = sleeper("holder")
+    also_called(monkeypatch, pid, pid)
+    assert asked(formats.FORMATS["pidfile"](tmp_path, pid)).state == HELD
+
+
+def test_a_daemon_is_the_holder_where_only_it_runs_what_the_lock_tells(
+    tmp_path, sleeper, monkeypatch, all_seen
+):
+    """By the family's programs, or by the name of its pid file."""
+    pid, other = sleeper("gunicorn"), sleeper("nginx")
+    also_called(monkeypatch, pid, other)
+    assert asked(formats.FORMATS["gunicorn"](tmp_path, pid)).state == HELD
+    for name in ("gunicorn.d.pid", "gunicornd.pid"):
+        assert asked(formats.file(tmp_path, name, f"{pid}\n")).state == HELD
+    assert asked(formats.file(tmp_path, "nginx.pid", f"{pid}\n")).state == SUSPECT
+
+
+def test_a_process_of_a_container_that_began_after_the_lock_is_not_meant(
+    tmp_path, sleeper, monkeypatch, all_seen
+):
+    pid, other = sleeper("holder"), sleeper("other")
+    also_called(monkeypatch, pid, other)
+    path = formats.FORMATS["pidfile"](tmp_path, pid)
+    plain = process.started_at
+    later = {other: path.stat().st_mtime + 60}
+    monkeypatch.setattr(process, "started_at", lambda each: later.get(each) or plain(each))
+    assert asked(path).state == HELD
 
 
 def test_a_lock_of_another_host_is_suspect_and_names_it(tmp_path):

@@ -258,7 +258,7 @@ class OpenFileScan:
     @property
     def hidden(self) -> int:
         """How many processes could hold it unseen."""
-        return sum(not _is_kernel_thread(pid) for pid in self._denied)
+        return sum(not is_kernel_thread(pid) for pid in self._denied)
 
     @property
     def unread(self) -> str:
@@ -354,6 +354,6 @@ def _started(pid: int) -> int:
     return int(fields[19]) if len(fields) > 19 else 1 << 62
 
 
-def _is_kernel_thread(pid: int) -> bool:
+def is_kernel_thread(pid: int) -> bool:
     fields = stat_fields(pid)
     return len(fields) > 6 and bool(int(fields[6]) & KERNEL_THREAD)

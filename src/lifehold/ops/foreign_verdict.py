@@ -7,7 +7,9 @@ processes to be seen:
 3. its process is gone by identity, or its number is nobody's: in our PID namespace and in every
    other, since a container's process writes the number by which it is called there.
 That a process of its number runs proves no life: it counts as the holder only when it has run since
-before the lock was written. Neither a file's age nor the name of a host proves anything.
+before the lock was written, and when no other can be meant. A thread of the kernel writes no lock,
+and a container's process writes the number that it has there. Neither a file's age nor the name of
+a host proves anything.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, LifeVerdic
 from ..core.value import replace, value
 from ..local.files import HOST, READ_ONLY
 from ..local.ground import MountInfo, ground_of
-from ..local.proc_locks import KERNEL_THREAD, key_of, lines_of, processes, stat_fields
+from ..local.proc_locks import (
+    KERNEL_THREAD,
+    is_kernel_thread,
+    key_of,
+    lines_of,
+    processes,
+    stat_fields,
+)
 from ..runtime import process
 
 TYPE_CHECKING = False
@@ -207,6 +216,9 @@ def _still_there(
     seen, began = process.look(pid), process.started_at(pid)
     if not seen.exists or seen.is_zombie or seen.is_thread or began is None:
         return verdict, None
+    if is_kernel_thread(pid):
+        words = f"process {pid} is a thread of the kernel: the number is another one's, it seems"
+        return LifeVerdict(UNKNOWN, words), None
     if claim.created is not None:
         if abs(began - claim.created) <= SLACK:
             return LifeVerdict(ALIVE, f"process {pid} runs, begun when the lock says"), pid
@@ -222,7 +234,40 @@ def _still_there(
         return LifeVerdict(UNKNOWN, words), None
     if not process.sees_all_processes() and not claim.programs:
         return verdict, None
+    if words := _another(sight, claim, eyes, program):
+        return LifeVerdict(UNKNOWN, words), None
     return LifeVerdict(ALIVE, f"process {pid} runs since before the file was written"), pid
+
+
+def _another(sight: LockPath, claim: StatedHolder, eyes: ProcessTable, program: str) -> str:
+    """Which other process may be meant, in words; "" for none. `program`: of the one here.
+
+    One that runs what the lock tells, by its family or by its name, is meant before one that
+    does not.
+    """
+    pid = claim.pid
+    assert pid is not None
+    if pid == 1 and not claim.programs:
+        return "process 1 is the first process, here and in each container: another may be meant"
+    told = _is_named(sight, program)
+    for other in eyes.called(pid):
+        theirs, began = program_of(other), process.started_at(other)
+        if other == pid or (claim.programs and not is_one_of(theirs, claim.programs)):
+            continue
+        if told and not _is_named(sight, theirs):
+            continue
+        if began is None or began < sight.found.st_mtime + SLACK:
+            who = f"process {other} ({theirs})" if theirs else f"process {other}"
+            return f"{who} is called {pid} in its own PID namespace: it may be meant"
+    return ""
+
+
+def _is_named(sight: LockPath, program: str) -> bool:
+    """Whether a lock is called after a program: `nginx.pid`, `crond.pid` of cron."""
+    name = sight.name.partition(".")[0]
+    return bool(name) and (
+        is_one_of(program, (name,)) or (len(program) > 2 and name.startswith(program))
+    )
 
 
 def is_here(host: str) -> bool:

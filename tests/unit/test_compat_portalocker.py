@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import gc
 import os
@@ -91,6 +92,7 @@ def test_a_refusal_names_the_holder_and_goes_to_another_process(path):
     assert caught.value.fh.closed
     found = pickle.loads(pickle.dumps(caught.value))
     assert (type(found), found.holder_pid, found.fh) == (AlreadyLocked, os.getpid(), None)
+    assert found.fh_name == caught.value.fh_name == path
     assert issubclass(AlreadyLocked, portalocker.exceptions.BaseLockException)
 
 
@@ -149,11 +151,73 @@ def test_a_dropped_object_lets_go_and_a_temporary_file_goes_with_it(path):
     lock.acquire(), inner.acquire(), inner.acquire()
     temporary = TemporaryFileLock(path + "3")
     temporary.acquire()
-    del lock, inner, temporary
-    gc.collect()
+    with pytest.warns(ResourceWarning, match="unclosed file"):  # as of any file
+        del lock, inner, temporary
     assert is_free(path)
     assert is_free(path + "2")
     assert not os.path.exists(path + "3")
+
+
+@pytest.mark.parametrize("kind", [Lock, RLock, TemporaryFileLock])
+@pytest.mark.parametrize("circle", [False, True])
+def test_a_lock_lasts_as_long_as_its_file_is_kept(path, kind, circle):
+    def only_one():
+        lock = kind(path, timeout=0)
+        lock.itself = lock if circle else None  # what the collector finds, in any order
+        return lock.acquire()
+
+    file = only_one()
+    gc.collect()
+    assert not file.closed
+    assert not is_free(path)
+    with pytest.raises(AlreadyLocked):
+        kind(path, timeout=0).acquire()
+    file.write("kept")
+    if kind is TemporaryFileLock:
+        with pytest.warns(ResourceWarning, match="unclosed file"):
+            del file
+        assert not os.path.exists(path)
+        return
+    file.close()
+    assert is_free(path)
+    assert Path(path).read_text() == "kept"
+
+
+def test_a_file_that_is_kept_of_a_temporary_lock_unlinks_no_other(path):
+    file = TemporaryFileLock(path).acquire()
+    os.rename(path, path + ".old")
+    with TemporaryFileLock(path):
+        with pytest.warns(ResourceWarning, match="unclosed file"):
+            del file
+        assert not is_free(path)
+    kept = [TemporaryFileLock(path).acquire()]
+    assert in_child(lambda: kept[0].close() or kept.clear() or 0) == 0
+    assert not is_free(path)
+    kept.pop().close()
+    assert not os.path.exists(path)
+
+
+@pytest.mark.parametrize("keep", ["lock", "fh"])
+def test_a_slot_lasts_as_long_as_what_is_kept_of_it(tmp_path, keep):
+    def made():
+        return BoundedSemaphore(1, "s", directory=tmp_path, timeout=0)
+
+    kept = made().acquire()
+    kept = kept if keep == "lock" else kept.fh
+    gc.collect()
+    with pytest.raises(AlreadyLocked):
+        made().acquire()
+    (kept.release if keep == "lock" else kept.close)()
+    made().acquire().release()
+
+
+def test_a_lock_that_is_copied_and_dropped_stays(path):
+    lock = Lock(path)
+    with lock as file:
+        copy.copy(lock)
+        gc.collect()
+        assert lock.acquire() is file
+        assert not is_free(path)
 
 
 def test_a_temporary_file_is_there_while_it_is_held_and_no_other_is_unlinked(path):
@@ -198,7 +262,7 @@ def test_a_forked_child_has_nothing_of_its_parents(path, kind):
         return 1
 
     assert in_child(act) == 0
-    assert in_child(lambda: lock._dropped() or 0) == 0
+    assert in_child(lambda: lock.release() or 0) == 0
     assert os.path.exists(path)
     assert not is_free(path)
     lock.release()
@@ -232,8 +296,9 @@ def test_a_semaphore_lets_so_many_in_by_portalockers_files(tmp_path):
     with pytest.raises(AlreadyLocked):
         made[2].acquire(timeout=0.01)
     assert made[2].acquire(fail_when_locked=False) is None
-    with pytest.raises(AssertionError):
+    with pytest.raises(LockException, match="already"):
         made[0].acquire()
+    assert sorted(made[0].get_random_filenames()) == made[0].get_filenames()
     made[0].release()
     with open(first.filename, "a") as theirs:
         fcntl.flock(theirs, fcntl.LOCK_EX)
@@ -263,6 +328,13 @@ def test_an_open_file_is_locked_and_unlocked(path):
             portalocker.lock(other, LOCK_NB)
     with pytest.raises(LockException):
         portalocker.lock(10**6, LOCK_EX)
+
+
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_a_device_is_refused_by_the_type_that_callers_catch(mode):
+    with pytest.raises(LockException, match="device") as caught:
+        Lock("/dev/null", mode).acquire()
+    assert caught.value.fh_name == "/dev/null"
 
 
 def test_it_and_the_real_one_exclude_each_other(path, tmp_path):

@@ -8,6 +8,7 @@ arguments, defaults, return values and the names of exceptions are portalocker's
 the file that the caller gets (local/open_file.py). What ours adds:
 L1  After the lock the path is looked at again: a file that was replaced meanwhile is no lock.
 L5  What was written stands in the file before it is unlocked; a file is unlinked by its holder.
+L6  The lock ends with its file, not with the object that took it: who keeps the file has the lock.
 L9  A forked child has nothing of it: its `release()` leaves the lock to the parent.
 How it could fail: as `Lock.on_file`; and an object that two threads share is held by both, as
 portalocker's is.
@@ -20,6 +21,7 @@ import enum
 import errno
 import logging
 import os
+import random
 import tempfile
 import warnings
 import weakref
@@ -89,7 +91,10 @@ LOCK_METHOD = LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING
 
 
 class BaseLockException(Exception):
-    """The root of what goes wrong with a lock. `fh`: the file; `strerror`: the reason in words."""
+    """The root of what goes wrong with a lock.
+
+    `fh`: the file; `fh_name`: its name, if it has one; `strerror`: the reason in words.
+    """
 
     LOCK_FAILED = 1
     strerror: str | None = None
@@ -97,6 +102,8 @@ class BaseLockException(Exception):
     def __init__(self, *args: Any, fh: Any = None, **_: Any) -> None:
         super().__init__(*args)
         self.fh = fh
+        name = getattr(fh, "name", None)
+        self.fh_name = name if isinstance(name, str) else None
         if len(args) > 1 and isinstance(args[1], str):
             self.strerror = args[1]
 
@@ -181,7 +188,7 @@ def _check(flags: LockFlags | int) -> None:
 
 
 class LockBase(ABC, Generic[Result_co]):
-    """What all locks have: three defaults, `with`, and an end when the object is dropped."""
+    """What all locks have: three defaults, and `with`."""
 
     def __init__(
         self,
@@ -231,14 +238,6 @@ class LockBase(ABC, Generic[Result_co]):
     ) -> None:
         self.release()
 
-    def __del__(self) -> None:
-        with suppress(Exception):
-            fork.collected(self._dropped)
-
-    def _dropped(self) -> None:
-        with suppress(Exception):
-            self.release()
-
 
 class OpenedFileLock(LockBase[IO[Any]]):
     """A lock on a file, which it opens: `acquire()` and `with` give the open file.
@@ -248,7 +247,8 @@ class OpenedFileLock(LockBase[IO[Any]]):
     seconds to wait, 5 by default. `fail_when_locked`: one try. `flags`: without `NON_BLOCKING` it
     waits until it has the lock. `check_interval` is taken and not needed: a waiter looks every
     50 ms at the least. `raise_on_release_error`: else what goes wrong at the release is a warning
-    of the logger `lifehold`.
+    of the logger `lifehold`. An object that is dropped lets nothing go: the lock ends when its file
+    is closed, which dropping both of them does.
 
     Raises AlreadyLocked, LockException; OSError when the file cannot be opened.
     """
@@ -460,10 +460,6 @@ class RLock(OpenedFileLock):
             self._undo(self._held, error)  # L6  it is not asked again
             raise
 
-    def _dropped(self) -> None:
-        self._acquire_count = min(1, self._acquire_count)
-        super()._dropped()
-
 
 class TemporaryFileLock(OpenedFileLock):
     """A lock whose file is there only while it is held. It fails at once by default.
@@ -500,6 +496,31 @@ class TemporaryFileLock(OpenedFileLock):
         finally:
             super()._ended(file, lease)
 
+    def __del__(self) -> None:
+        for file, lease in getattr(self, "_held", ()):
+            with suppress(Exception):
+                if lease._here() and lease.exclusive:
+                    found = os.fstat(file.fileno())
+                    which = found.st_dev, found.st_ino
+                    left = weakref.finalize(file, _unlink, self.filename, which, fork.generation)
+                    left.atexit = False  # it may be kept, and locked, for longer
+
+
+def _unlink(path: str, which: tuple[int, int], generation: int) -> None:
+    """L7  The file of a lock that was dropped, after it was closed: under its lock, taken anew."""
+    if fork.here() != generation:
+        return  # L9  its parent's
+    with suppress(OSError):
+        fd = fork.descriptor(os.open, path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            found = os.fstat(fd)
+            if (found.st_dev, found.st_ino) == which:
+                files.HOST.flock(fd, int(LOCK_METHOD))
+                if os.path.samestat(found, os.stat(path)):
+                    os.unlink(path)
+        finally:
+            os.close(fd)
+
 
 _temporary: weakref.WeakSet[TemporaryFileLock] = weakref.WeakSet()
 
@@ -507,7 +528,8 @@ _temporary: weakref.WeakSet[TemporaryFileLock] = weakref.WeakSet()
 @atexit.register
 def _unlink_the_rest() -> None:
     for each in list(_temporary):
-        each._dropped()
+        with suppress(Exception):
+            each.release()
 
 
 def _fh_matches_path(fh: OpenFile, filename: str) -> bool:
@@ -515,14 +537,32 @@ def _fh_matches_path(fh: OpenFile, filename: str) -> bool:
     return OpenFileLock(fh, BLOCKING).is_at(filename)
 
 
+class _FileLease(Lease):
+    """A lease that its file keeps: dropped, it neither unlocks nor warns. Python warns of files."""
+
+    __slots__ = ()
+
+    def _dropped(self) -> None:
+        self._grant.handle.clear()
+
+
+class _FileLock(LifeholdLock):
+    """What gives it."""
+
+    __slots__ = ()
+    _hand = _FileLease
+
+
 def _lease(file: OpenFile, flags: LockFlags, wait: float | None) -> Lease:
     """The lock of a file that was opened for it. Raises AlreadyLocked, LockException."""
     try:
         _check(flags)
         found = OpenFileLock(file, BLOCKING, exclusive=bool(flags & LOCK_EX), alone=True)
-        made = LifeholdLock.__new__(LifeholdLock)
+        made = _FileLock.__new__(_FileLock)
         fill(made, found.path, found, wait, None, None, False)
-        return made.acquire()
+        lease = made.acquire()
+        made._give_away(lease)  # else each of the two would keep the other, and the file
+        return lease
     except NotAcquired as error:
         holder = error.holder
         owner = None if holder is None else holder.owner
@@ -570,6 +610,11 @@ class BoundedSemaphore(LockBase["OpenedFileLock | None"]):
         """All files of the semaphore."""
         return [self.get_filename(number) for number in range(self.maximum)]
 
+    def get_random_filenames(self) -> Sequence[Path]:
+        """All files of the semaphore in an order by chance, for `try_lock`."""
+        names = self.get_filenames()
+        return random.sample(names, len(names))
+
     def get_filename(self, number: int) -> Path:
         """One file, `number` from 0."""
         name = self.filename_pattern.format(name=self.name, number=number)
@@ -581,9 +626,9 @@ class BoundedSemaphore(LockBase["OpenedFileLock | None"]):
         check_interval: float | None = None,
         fail_when_locked: bool | None = None,
     ) -> OpenedFileLock | None:
-        """The lock of one file. Raises AlreadyLocked, AssertionError when it is held already."""
+        """The lock of one file. Raises AlreadyLocked, LockException when it is held already."""
         if self.lock is not None:
-            raise AssertionError("this object holds it already")
+            raise LockException("this object holds it already", fh=self.lock.fh)
         wait = self._patience(timeout)
         ends = None if wait is None else clock.now() + wait
         longest = self.check_interval if check_interval is None else check_interval

@@ -8,7 +8,8 @@ L4  Nothing is written to somebody's data file, so there is no token, and its ho
 L5  The descriptor stays the caller's: it is never closed here, and unlocked only while it leads to
     the file that was locked.
 L6  What is interrupted between two steps is unlocked: by `OpenFileClaim.close`, at the latest when
-    the part of the grant is collected.
+    the part of the grant is collected. A file of one grant alone is unlocked by its own end: its
+    caller closes it, and who keeps it has the lock, whatever else the collector finds.
 L9  A forked child has the same description: it neither holds the lock nor unlocks it, and it is
     refused: it opens the file again.
 """
@@ -83,11 +84,11 @@ class OpenFileClaim:
             if self.asked and lock.leads_here():
                 lock.files.flock(lock.fd, LOCK_UN)
         except OSError:
-            self._end()
+            self.end()
             raise
-        self._end()  # L6  last, and not when a signal handler raised: then it is to be done again
+        self.end()  # L6  last, and not when a signal handler raised: then it is to be done again
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """From here on another may ask the kernel."""
         if self.stands():
             del _here[self.lock.claimed]
@@ -117,7 +118,7 @@ class OpenFilePart:
         # L6  Whatever an exception between two bytecodes drops is unlocked.
         claim = getattr(self, "claim", None)  # not there when its making was interrupted
         if claim is not None and claim.stands():
-            _collected(claim.undo)
+            _collected(claim.end if claim.lock.alone else claim.undo)
 
 
 class OpenFileLock(Asked):
@@ -136,7 +137,7 @@ class OpenFileLock(Asked):
         found = _looked_at(self.fd, file)
         self._id = found.st_dev, found.st_ino
         self.key = f"{found.st_dev}:{found.st_ino}"
-        self.claimed = f"{self.key}, {id(self)}" if alone else self.key
+        self.alone, self.claimed = alone, f"{self.key}, {id(self)}" if alone else self.key
         self.path = _path(self.fd, self._id)
         self._operation = LOCK_EX if exclusive else LOCK_SH
 
@@ -163,7 +164,7 @@ class OpenFileLock(Asked):
             handle = [part]
             claim.asked = True
             self.files.flock(self.fd, self._operation | LOCK_NB)
-            part.listed = self.claimed == self.key and self._is_locked(untold=False)
+            part.listed = not self.alone and self._is_locked(untold=False)
             nonce, now = os.urandom(8).hex(), self.files.clock_ns()
             return made(Grant, (self.path, nonce, None, UNNUMBERED, now, self.key, handle, None))
         except BaseException as error:
@@ -176,17 +177,14 @@ class OpenFileLock(Asked):
 
     def _is_anothers(self) -> bool:
         """L1  The kernel would grant it again, and our unlock would be the end of both."""
-        if self.claimed != self.key:
+        if self.alone:
             return False  # a description of our own
         whose = TABLE.open.get(self.fd)
         slot = None if whose is None else whose()
         if slot is not None and slot.key == self.key and slot.ours():
             return True
         others = [each.lock for each in list(_here.values())]
-        return any(
-            each.fd == self.fd and each.key == self.key and each.claimed != each.key
-            for each in others
-        )
+        return any(each.fd == self.fd and each.key == self.key and each.alone for each in others)
 
     def _of_parent(self) -> InvalidArgument:
         return InvalidArgument(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import socket
 
@@ -110,6 +111,22 @@ def test_a_forked_child_leaves_the_lock_to_its_parent(path):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert not is_free(path)
     lock.close()
+    assert is_free(path)
+
+
+def test_who_keeps_the_open_file_has_the_lock(path):
+    kept = []
+
+    class Keeping(SimpleLockFile):
+        def _on_lock(self):
+            kept.append(self._fp)
+
+    Keeping(path)
+    gc.collect()
+    assert not is_free(path)
+    with pytest.raises(LockError):
+        LockFile(path)
+    kept.pop().close()
     assert is_free(path)
 
 

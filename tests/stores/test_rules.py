@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import time
+import unicodedata
 
 import pytest
 
@@ -12,6 +14,7 @@ from lifehold.core.backend import Given, Order, Refused, Request, Traits
 from lifehold.core.deadline import terms
 from lifehold.core.grant import Grant, Unknown
 from lifehold.core.owner import Owner
+from lifehold.core.value import replace
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.store.engine import StoreLock
 from lifehold.store.memory import Memory
@@ -155,6 +158,92 @@ def test_a_store_that_forgets_its_tokens_fails(name):
     case = next(each for each in cases(StoreSubject("x", forgetful)) if each.claim.name == name)
     with pytest.raises(ClaimBroken):
         case.run()
+
+
+class RenewsShort(Memory):
+    """A renewal is kept for a quarter of what was asked for."""
+
+    async def renew(self, many):
+        return await super().renew([replace(one, ttl=one.ttl / 4) for one in many])
+
+
+class RenewsShortWatched(toys.TableStore):
+    """The same where the holder is watched."""
+
+    async def renew(self, many):
+        return await super().renew([replace(one, ttl=one.ttl / 4) for one in many])
+
+
+class Confuses(toys.TableStore):
+    """Names that differ are one item: what `of` makes of them."""
+
+    def __init__(self, of):
+        super().__init__()
+        self.of = of
+
+    def _step(self, name, work):
+        return super()._step(self.of(name), work)
+
+    async def look(self, names, prefix=""):
+        look = super().look
+        found = [(name, await look((self.of(name),))) for name in names]
+        return tuple(replace(state, name=name) for name, states in found for state in states)
+
+
+class Refuses(toys.TableStore):
+    """It takes no name whose bytes it does not like."""
+
+    async def acquire(self, request):
+        if len(request.name) > 100 or request.name != request.name.strip().lower():
+            raise InvalidArgument("no such names here")
+        return await super().acquire(request)
+
+
+def over(backend):
+    """One case: a claim about a store of its own."""
+    waker = backend if isinstance(backend, Memory) else toys.Silent()
+    return lambda name: StoreCase(
+        StoreSubject("toy", lambda: Site("toy://", backend, waker)), claimed(name)
+    )
+
+
+@pytest.mark.parametrize("store", [RenewsShort, RenewsShortWatched])
+def test_a_store_that_renews_for_less_than_was_asked_fails(store):
+    with pytest.raises(ClaimBroken, match="after a renewal"):
+        over(store())("a_renewal_counts_for_its_whole_ttl").run()
+
+
+def test_a_holder_that_the_machine_lets_renew_too_late_is_played_again(monkeypatch):
+    pauses = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        time.sleep(seconds if len(pauses) > 1 else 2 * backends.SHORT)
+
+    monkeypatch.setattr(backends.clock, "pause", pause)
+    over(Memory())("a_renewal_counts_for_its_whole_ttl").run()
+    assert pauses[:2] == [backends.SHORT / 4] * 2
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda name: name[:40],
+        lambda name: name[:199],
+        str.lower,
+        str.rstrip,
+        lambda name: unicodedata.normalize("NFC", name),
+    ],
+    ids=["cut", "cut late", "case", "space", "letters"],
+)
+def test_a_store_in_which_two_names_are_one_lock_fails(of):
+    with pytest.raises(ClaimBroken):
+        over(Confuses(of))("names_that_differ_in_anything_are_two_locks").run()
+
+
+def test_a_store_that_refuses_a_name_or_keeps_them_apart_passes():
+    for backend in (Confuses(str), Refuses()):
+        over(backend)("names_that_differ_in_anything_are_two_locks").run()
 
 
 # ------------------------------------------------------------------------------------------------

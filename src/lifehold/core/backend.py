@@ -13,6 +13,9 @@ primitive serves locks, reader/writer locks and semaphores: a name has a *capaci
 of its own below it, and what that buys stands there. The rules, which every backend keeps and
 `lifehold.testing.backends` examines, with store/rules.py as the reference:
 
+NAME: Any printable text of 512 characters at most. Names that differ in anything are two locks: in
+    the last character, in case, in a space at the end, in how a letter is composed. A store that
+    cannot keep a name apart refuses it by InvalidArgument.
 L2  A holder is forgotten when its lease has run out by the store's own clock, inside the very step
     that looks; or, in a store without a clock, when the request names the holder's `version` that
     its client has watched unchanged for the whole of its ttl. Client clocks are never compared.

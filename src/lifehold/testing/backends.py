@@ -39,16 +39,18 @@ from ..core.backend import (
     Refused,
     Renewal,
     Request,
+    Unable,
     Unreachable,
     traits_of,
 )
 from ..core.deadline import terms
+from ..core.errors import InvalidArgument
 from ..core.grant import Grant, Lost
 from ..runtime import clock, process
 from ..runtime.blocking import BLOCKING, finish
 from ..store.engine import StoreLock
 from ..store.site import Site
-from .conformance import Result, report
+from .conformance import PLAYS, Result, report
 from .histories import play
 from .stage import ClaimBroken
 
@@ -64,6 +66,7 @@ LONG, SHORT = 60.0, 1.0  # seconds: of leases that stay, and of those that are t
 PATIENT = 30.0  # seconds for what comes soon unless the machine is very busy
 HISTORIES = 8  # random ones, of STEPS each
 STEPS = 60
+ENDS = ("Name", "name"), ("end", "end "), ("\u00e9", "e\u0301")  # of names that are not one
 
 
 @dataclass(frozen=True)
@@ -383,6 +386,26 @@ def names_are_found_by_prefix_in_order(stage: StoreStage) -> None:
 
 
 @claim()
+def names_that_differ_in_anything_are_two_locks(stage: StoreStage) -> None:
+    """In the last of 200 characters, in case, in a space at the end, in how a letter is written."""
+    long = f"{stage.name}/".ljust(199, "n")
+    pairs = (long + "a", long + "b"), *((f"{stage.name}/{a}", f"{stage.name}/{b}") for a, b in ENDS)
+    for pair in pairs:
+        try:
+            for name in pair:
+                stage.comes_in(f"of {name!r}", name=name)
+        except (InvalidArgument, Unable):
+            continue  # a name may be refused; shared it may not be
+        found = {state.name: state.holders for state in finish(stage.backend.look(pair))}
+        told = {name: [holder.nonce for holder in found.get(name, ())] for name in pair}
+        meant = {name: [stage.nonce(f"of {name!r}")] for name in pair}
+        stage.demand(told == meant, f"{pair} are held by {told}")
+        first, second = pair
+        finish(stage.backend.release(first, stage.nonce(f"of {first!r}")))
+        stage.is_refused("another", name=second)
+
+
+@claim()
 def what_is_lacked_is_said(stage: StoreStage) -> None:
     told = stage.site.ask(stage.site.ground)
     stage.demand(told and all(map(str.strip, told)), "ground() says nothing")
@@ -414,7 +437,10 @@ def who_leaves_calls_who_waits(stage: StoreStage) -> None:
 def _follower(stage: StoreStage, **shape: object) -> float:
     """Seconds after which a silent holder was followed, from before its grant."""
     began = clock.now()
-    silent = stage.holder(ttl=SHORT, **shape)
+    return _followed(stage, stage.holder(ttl=SHORT, **shape), began)
+
+
+def _followed(stage: StoreStage, silent: HeldStoreLock, began: float) -> float:
     ComingClient(stage.lock(ttl=SHORT), []).home()
     took = clock.now() - began
     silent.grant.handle.clear()  # whatever it has is not given back before this
@@ -425,6 +451,25 @@ def _follower(stage: StoreStage, **shape: object) -> float:
 def a_silent_holder_is_followed_when_its_ttl_is_over(stage: StoreStage) -> None:
     took = _follower(stage)
     stage.demand(took >= SHORT * 0.99, f"L2: after {took:.2f} s of ttl {SHORT:g}")
+
+
+@claim()
+def a_renewal_counts_for_its_whole_ttl(stage: StoreStage) -> None:
+    """Renewed late in its ttl, and silent then: what is measured is the renewal alone."""
+    for _ in range(PLAYS):
+        holder = stage.holder(ttl=SHORT)
+        clock.pause(SHORT / 4)
+        began = clock.now()
+        if isinstance(renewed := finish(holder.lock.renew(holder.grant)), Grant):
+            break
+        late = clock.now() >= (holder.grant.deadline or 0.0)  # the machine let us lie
+        stage.demand(late, f"a holder that renews in time was robbed: {renewed}")
+        holder.lock.drop(holder.grant)
+    else:
+        raise ClaimBroken(f"{PLAYS} holders came too late to renew within {SHORT:g} s")
+    holder.grant = renewed
+    took = _followed(stage, holder, began)
+    stage.demand(took >= SHORT * 0.99, f"L2: {took:.2f} s after a renewal for {SHORT:g}")
 
 
 @claim("lock_delay")

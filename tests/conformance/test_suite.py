@@ -110,6 +110,30 @@ class IgnoresReaders(MemoryLock):
         return super().attempt()
 
 
+class FreesEarly(MemoryLock):
+    """A lease is forgotten at a quarter of its ttl: granted, or renewed."""
+
+    def forgets(self, answer):
+        if isinstance(answer, Grant) and self.terms:
+            with self.locks.mutex:
+                holders = self.locks.place(self.path).holders
+                if answer.mark in holders:
+                    early = self.runtime.now() + self.terms.ttl / 4
+                    holders[answer.mark] = early, *holders[answer.mark][1:]
+        return answer
+
+    def attempt(self):
+        return self.forgets(super().attempt())
+
+    async def renew(self, grant):
+        return self.forgets(await super().renew(grant))
+
+
+class FreesEarlyWhatWasRenewed(FreesEarly):
+    def attempt(self):
+        return MemoryLock.attempt(self)
+
+
 FAULTS = {
     LetsTwoIn: "workers_are_never_inside_together",
     RepeatsItsToken: "each_token_is_greater_than_the_last",
@@ -120,6 +144,8 @@ FAULTS = {
     KeepsWhatIsDropped: "a_lease_that_is_dropped_frees_the_lock_with_a_warning",
     NamesNobody: "the_holder_is_named_with_evidence_while_it_holds",
     IgnoresReaders: "readers_share_it_and_keep_a_writer_out",
+    FreesEarly: "a_lease_whose_renewals_get_no_answer_is_lost_at_its_deadline",
+    FreesEarlyWhatWasRenewed: ("a_renewed_lease_is_taken_over_at_its_new_deadline_at_the_earliest"),
     TriesOnceTooLate: "a_deadline_that_meets_the_release_leaves_nothing_held",
 }
 
@@ -141,6 +167,7 @@ def subject():
         def make(path, runtime, **options):
             return mechanism(locks, path, runtime, **options)
 
+        make.leased = True
         ends.append(registry.offer("faulty", make))
         return Subject("faulty", lacks=IN_MEMORY, lose=locks.lose)
 

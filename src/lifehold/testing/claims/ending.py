@@ -16,6 +16,7 @@ from ...core import events
 from ...core.errors import LeaseLost, NotHeld, SelfDeadlock, Timeout, WouldBlock
 from ...core.grant import Unknown
 from ...lease import Holding
+from ...runtime import clock
 from ...runtime.blocking import finish
 from ..faces import FACES
 from ..stage import Stage, claim, expect, heard, refused
@@ -266,7 +267,7 @@ async def a_lease_whose_renewals_get_no_answer_is_lost_at_its_deadline(s: Stage)
     lease.lost.add_callback(lambda: called.append(1))
     silence(lock)
     lease.check()
-    successor = await s.face.acquire(s.lock(**TERMS), 10)
+    successor = await _succeeds(s, lease)
     with refused(LeaseLost):  # whoever asks is told before the successor comes (L8)
         lease.check()
     await s.until(lambda: called and lease.lost.is_set(), "who does not ask was not told")
@@ -276,6 +277,27 @@ async def a_lease_whose_renewals_get_no_answer_is_lost_at_its_deadline(s: Stage)
     with refused(LeaseLost):
         await s.face.release(lease)
     successor.check()
+    await s.face.release(successor)
+
+
+async def _succeeds(s: Stage, lease: Any) -> Any:
+    """The lease of who comes behind one that is renewed no more: not before its deadline (L8)."""
+    expires = clock.now() + lease.remaining()
+    successor = await s.face.acquire(s.lock(**TERMS), 10)
+    early = expires - clock.now()
+    expect(early <= 0, f"taken over {early:.3f} s before its deadline")
+    return successor
+
+
+@claim("ttl", timed=True)
+async def a_renewed_lease_is_taken_over_at_its_new_deadline_at_the_earliest(s: Stage) -> None:
+    lock = s.lock(**TERMS)
+    lease = await s.face.acquire(lock)
+    await s.until(lambda: lease.renewals, "nobody renews it")
+    silence(lock)
+    successor = await _succeeds(s, lease)
+    with refused(LeaseLost):
+        await s.face.release(lease)
     await s.face.release(successor)
 
 

@@ -145,6 +145,81 @@ def test_right():
     done.stdout.fnmatch_lines(["*a.lock (it holds 'pid 7')*"])
 
 
+LEAVING = """
+import os, pathlib, pytest
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_left():
+    pathlib.Path("a.lock").touch()
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_in_another_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("b.lock").touch()
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_in_its_own_folder(tmp_path):
+    (tmp_path / "c.lock").touch()
+
+@pytest.mark.no_stale_locks("**/*.lock")
+def test_below_its_own_folder(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "d.lock").touch()
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_where_it_goes_without_a_way_back(tmp_path_factory):
+    pathlib.Path("e.lock").touch()
+    os.chdir(tmp_path_factory.mktemp("x"))
+"""
+LEAVING_NONE = """
+import os, pathlib, pytest
+
+@pytest.mark.no_stale_locks("*.lock", "/no/such/folder/*.lock")
+def test_removed(tmp_path, monkeypatch):
+    (tmp_path / "a.lock").touch()
+    (tmp_path / "a.lock").unlink()
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("a.lock").mkdir()
+    pathlib.Path("a.lock").rmdir()
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_read():
+    assert pathlib.Path("stood.lock").read_text() == "of another"
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_other_names(tmp_path):
+    (tmp_path / "data").touch()
+
+@pytest.mark.no_stale_locks("[a].lock")
+def test_a_folder_with_a_star_in_its_name(tmp_path, monkeypatch):
+    (tmp_path / "[x]*").mkdir()
+    monkeypatch.chdir(tmp_path / "[x]*")
+"""
+
+
+def played(pytester):
+    """Each time in a fresh interpreter, as runs are."""
+    words = ("-p", "lifehold.testing.pytest", "-p", "no:cacheprovider")
+    return pytester.runpytest_subprocess(*words, timeout=60)
+
+
+def test_a_lock_is_left_behind_in_a_second_run_and_in_the_folder_of_the_test(pytester):
+    pytester.makepyfile(LEAVING)
+    for _ in range(2):
+        done = played(pytester)
+        done.assert_outcomes(passed=5, errors=5)
+        done.stdout.fnmatch_lines(
+            ["a.lock (*", "*/b.lock (*", "*/c.lock (*", "*/sub/d.lock (*", "e.lock (*"]
+        )
+
+
+def test_what_was_removed_or_only_read_is_not_left_behind(pytester):
+    Path("stood.lock").write_text("of another")
+    pytester.makepyfile(LEAVING_NONE)
+    for _ in range(2):
+        played(pytester).assert_outcomes(passed=4)
+
+
 def test_the_command_runs_the_same(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine_crash.py").write_text(

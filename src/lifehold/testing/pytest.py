@@ -7,7 +7,9 @@
     def test_a_build(): ...                     # fails when it leaves such a file behind
 
 `crash_holder(factory, **bounds)` fails the test with one line a fault. `no_stale_locks`, as a mark
-or with `--no-stale-locks GLOB` for all tests, names what was left and who made it.
+or with `--no-stale-locks GLOB` for all tests, names what was left and who made it. A file counts
+that the test has made, made anew or touched. A relative pattern is looked up in the folder where
+the test begins, wherever it goes, and in its `tmp_path` if it has that fixture.
 
 Imported by every pytest run, so it loads nothing of lifehold until a test asks for it, and adds
 nothing to a test without the mark. `-p no:lifehold.testing.pytest` leaves it out.
@@ -77,22 +79,44 @@ def no_stale_locks(request: pytest.FixtureRequest) -> Iterator[None]:
     patterns = list(asked or ())
     mark = request.node.get_closest_marker(MARK)
     patterns += list(mark.args) if mark else []
-    before = found(patterns)
+    here = _here()
+    folders = [here]
+    if "tmp_path" in request.fixturenames:  # where a test that goes anywhere mostly goes
+        folders.append(str(request.getfixturevalue("tmp_path")))
+    globs = [os.path.join(glob.escape(folder), each) for each in patterns for folder in folders]
+    before = found(globs)
     yield
-    left = found(patterns) - before
+    left = [path for path, what in found(globs).items() if before.get(path) != what]
     if left:
-        rows = "\n".join(f"{path} ({maker(path)})" for path in sorted(left))
+        rows = "\n".join(f"{_shown(path, here)} ({maker(path)})" for path in sorted(left))
         pytest.fail(f"the test left locks behind:\n{rows}", pytrace=False)
 
 
-def found(patterns: list[str]) -> set[str]:
-    """What fits a pattern."""
-    return {
-        path
-        for pattern in patterns
-        for path in glob.glob(pattern, recursive=True)
-        if os.path.lexists(path)
-    }
+def _here() -> str:
+    """The working folder; "" for one that is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
+
+
+def _shown(path: str, here: str) -> str:
+    """From the folder where the test began, if it is in there."""
+    within = os.path.join(here, "")
+    return path[len(within) :] if here and path.startswith(within) else path
+
+
+def found(patterns: list[str]) -> dict[str, tuple[int, int, int]]:
+    """What fits a pattern, each with what changes when it is made anew or touched."""
+    paths = {path for pattern in patterns for path in glob.glob(pattern, recursive=True)}
+    seen = {}
+    for path in paths:
+        try:
+            look = os.lstat(path)
+        except OSError:
+            continue  # gone meanwhile
+        seen[path] = look.st_dev, look.st_ino, look.st_mtime_ns
+    return seen
 
 
 def maker(path: str) -> str:

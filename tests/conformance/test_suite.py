@@ -134,6 +134,20 @@ class FreesEarlyWhatWasRenewed(FreesEarly):
         return MemoryLock.attempt(self)
 
 
+class SleepsPastTheEnd(MemoryLock):
+    async def wait(self, ask, until):
+        await self.runtime.sleep(0.8)
+        return self.attempt()
+
+
+class GivesReadersTheirOwnToken(MemoryLock):
+    def attempt(self):
+        answer = super().attempt()
+        if isinstance(answer, Grant) and not self.exclusive:
+            return replace(answer, token=(answer.token or 0) + 7)
+        return answer
+
+
 FAULTS = {
     LetsTwoIn: "workers_are_never_inside_together",
     RepeatsItsToken: "each_token_is_greater_than_the_last",
@@ -144,6 +158,8 @@ FAULTS = {
     KeepsWhatIsDropped: "a_lease_that_is_dropped_frees_the_lock_with_a_warning",
     NamesNobody: "the_holder_is_named_with_evidence_while_it_holds",
     IgnoresReaders: "readers_share_it_and_keep_a_writer_out",
+    SleepsPastTheEnd: "a_wait_is_over_soon_after_its_deadline",
+    GivesReadersTheirOwnToken: "readers_carry_the_token_of_the_last_writer",
     FreesEarly: "a_lease_whose_renewals_get_no_answer_is_lost_at_its_deadline",
     FreesEarlyWhatWasRenewed: ("a_renewed_lease_is_taken_over_at_its_new_deadline_at_the_earliest"),
     TriesOnceTooLate: "a_deadline_that_meets_the_release_leaves_nothing_held",

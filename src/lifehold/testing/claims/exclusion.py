@@ -142,6 +142,17 @@ async def readers_share_it_and_keep_a_writer_out(s: Stage) -> None:
     await s.face.release(await s.face.acquire(s.lock(), 0))
 
 
+@claim("shared", "token")
+async def readers_carry_the_token_of_the_last_writer(s: Stage) -> None:
+    for _ in range(2):
+        writer = await s.face.acquire(s.lock(), 0)
+        await s.face.release(writer)
+        readers = [await s.face.acquire(s.lock(exclusive=False), 0) for _ in range(2)]
+        for reader in readers:
+            expect(reader.token == writer.token, f"{reader.token} after {writer.token}")  # L4
+            await s.face.release(reader)
+
+
 @claim("shared")
 async def a_writer_keeps_readers_out(s: Stage) -> None:
     async with s.face.held(s.lock()) as lease:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -142,3 +144,28 @@ def test_a_name_with_a_percent_sign_is_shown_as_it_can_be_typed(lifehold, url):
     done = lifehold("who", f"{url}#%ff")
     assert done.returncode == 64
     assert "no UTF-8" in done.stderr
+
+
+LOOKS = [
+    (["who"], "#job", 1),
+    (["ls", "--store"], "", 0),
+    (["top", "--once", "--store"], "", 0),
+    (["wait"], "#job", 0),
+    (["clear"], "#job", 0),
+    (["clear", "-n"], "#job", 0),
+    (["store", "prune"], "", 0),
+    (["store", "check"], "", 0),
+]
+
+
+@pytest.mark.parametrize("there", ["nothing", "an application's"])
+def test_a_command_that_looks_leaves_the_folder_as_it_was(there, lifehold, tmp_path):
+    path = tmp_path / ("app/l.db" if there == "nothing" else "l.db")
+    if there != "nothing":
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("CREATE TABLE invoices (number INTEGER)")
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    for words, name, code in LOOKS:
+        done = lifehold(*words, f"sqlite:///{path}{name}")
+        assert done.returncode == code, (words, done.stdout, done.stderr)
+        assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before, words

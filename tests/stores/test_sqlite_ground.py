@@ -97,7 +97,8 @@ def test_a_link_is_refused_with_what_it_leads_to(tmp_path):
 
 
 def test_a_second_name_of_the_file_is_refused(tmp_path):
-    connect(url_of(tmp_path / "x.db")).list()
+    with connect(url_of(tmp_path / "x.db")).lock("a"):
+        pass
     os.link(tmp_path / "x.db", tmp_path / "y.db")
     with pytest.raises(UnsafeGround, match="hard links"):
         connect(url_of(tmp_path / "y.db")).list()
@@ -111,7 +112,7 @@ def test_the_second_name_that_a_killed_maker_left_is_removed(tmp_path):
 
 
 def test_many_processes_may_open_a_new_store_at_once(tmp_path):
-    program = "import sys; from lifehold import connect; connect(sys.argv[1]).list()"
+    program = "import sys; from lifehold import Lock\nwith Lock(sys.argv[1] + '#a', wait=50): pass"
     for number in range(5):
         words = [sys.executable, "-c", program, url_of(tmp_path / f"{number}.db")]
         runs = [subprocess.Popen(words, stderr=subprocess.PIPE) for _ in range(6)]
@@ -289,19 +290,22 @@ def test_a_full_disk_is_told_and_nothing_is_held(tmp_path):
 def test_a_disk_without_room_for_a_database_is_told(tmp_path):
     disk = mounted(tmp_path / "m", "-t", "tmpfs", "-o", "size=8k", "none")
     with disk as where, pytest.raises((SystemRefused, StoreUnavailable), match="full"):
-        connect(url_of(where / "x.db")).list()
+        connect(url_of(where / "x.db")).lock("a").acquire()
 
 
 @needs("root", "tmpfs")
 def test_a_read_only_disk_is_told(tmp_path):
     with mounted(tmp_path / "m", "-t", "tmpfs", "none") as where:
         store = connect(url_of(where / "x.db"))
-        store.list()
+        with store.lock("a"):
+            pass
         store._site.backend.close()
         subprocess.run(["mount", "-o", "remount,ro", where], check=True, timeout=150)
         for name in ("x.db", "y.db"):
             with pytest.raises(SystemRefused, match=r"cannot be (opened for writing|made)"):
-                connect(url_of(where / name)).list()
+                connect(url_of(where / name)).lock("a").acquire()
+        assert store.list() == ["a"]
+        assert connect(url_of(where / "y.db")).list() == []
 
 
 @needs("root")
@@ -313,7 +317,7 @@ def test_a_file_of_another_user_is_told():
 
         def stranger(path):
             try:
-                connect(url_of(path)).list()
+                connect(url_of(path)).lock("a").acquire()
             except SystemRefused as error:
                 return str(error)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import os
 
 from ...core.backend import SOON, Given, NoReply, Refused, State, Traits, Unreachable, keeps
-from ...core.errors import CorruptRecord, InvalidArgument
+from ...core.errors import CorruptRecord, InvalidArgument, SystemRefused
 from ...core.fence import LARGEST
 from ...core.mask import printable
 from ...runtime import clock, fork, process
@@ -32,7 +32,7 @@ from ...runtime.wakeup_pipes import PipeWakeups
 from ..site import Opener, Site
 from . import database
 from . import schema as sql
-from .database import Database
+from .database import Database, NothingThere
 from .death_watch import DeathWatch, ProvenDead, Suspects, judge_process, to_watch
 from .messages import damaged, refuse_newer, sentences
 from .rows import (
@@ -122,11 +122,13 @@ class Sqlite:
             self.file.synchronous = "full"
         self.safe = self.file.synchronous == "full"
 
-    def _write(self, work: Callable[[Connection], T], *, durable: bool = False) -> T:
+    def _write(
+        self, work: Callable[[Connection], T], *, durable: bool = False, makes: bool = True
+    ) -> T:
         """One step; if it needs tokens that the disk does not know of, a second one before."""
         while True:
             try:
-                return self.file.step(work, durable=durable)
+                return self.file.step(work, durable=durable, makes=makes)
             except CeilingTooLow as short:
                 self._raise_ceiling(short.need)
 
@@ -340,7 +342,7 @@ class Sqlite:
 
         if names is None:
             return await self._all(prefix)
-        return self.file.step(work, write=False)
+        return self.file.look(work, ())
 
     async def _all(self, prefix: str) -> tuple[State, ...]:
         found: list[State] = []
@@ -373,7 +375,7 @@ class Sqlite:
             moment = StepMoment(self._now(), self.clock, whole=True)
             return tuple(page(db, names, moment))
 
-        return self._reading().step(work, write=False)
+        return self._reading().look(work, ())
 
     def _reading(self) -> Database:
         with fork.gate:
@@ -384,21 +386,31 @@ class Sqlite:
     async def prune(self, after: str, idle: float, most: int) -> tuple[str | None, int]:
         """Forget those of the next names that nobody has used for `idle` seconds."""
 
-        def work(db: Connection) -> tuple[str | None, int]:
+        def find(db: Connection) -> tuple[str | None, list[tuple[bytes]]]:
             self._refuse_newer(db)
             names = [row[0] for row in db.execute(sql.PAGE, ("", raw(after), most)).fetchall()]
             if not names:
-                return None, 0
+                return None, []
             before = self._utc_us() - int(idle * 1e6)
             now = self._now()
             between = raw(names[0]), raw(names[-1])
             given = *between, min(before, self._utc_us()), self.clock, now
-            old = [(raw(name),) for (name,) in db.execute(sql.IDLE, given)]
+            return names[-1], [(raw(name),) for (name,) in db.execute(sql.IDLE, given)]
+
+        def work(db: Connection) -> tuple[str | None, int]:
+            last, old = find(db)
             for statement in sql.FORGET:
                 db.executemany(statement, old)
-            return names[-1], len(old)
+            return last, len(old)
 
-        return self._reading().step(work, durable=True)
+        none: tuple[str | None, list[tuple[bytes]]] = None, []
+        last, old = self._reading().look(find, none)
+        if not old:
+            return last, 0
+        try:
+            return self._reading().step(work, durable=True, makes=False)
+        except NothingThere:
+            return None, 0
 
     async def order(self, order: Order) -> State | None:
         def work(db: Connection) -> tuple[State | None, list[str]]:
@@ -422,7 +434,10 @@ class Sqlite:
             db.execute(sql.NOTE, (self._utc_us() / 1e6, *what))
             return before if filed.there is not None else None, filed.lock.calls
 
-        before, calls = self._write(work, durable=True)  # an order is not lost with the power
+        try:  # an order is not lost with the power
+            before, calls = self._write(work, durable=True, makes=order.verb == "bump")
+        except NothingThere:
+            return None
         self._ring(order.name, calls)
         return before
 
@@ -454,10 +469,8 @@ class Sqlite:
         return None if holder.owner is None else judge_process(holder.owner)
 
     async def ground(self) -> tuple[str, ...]:
-        (version,) = self.file.step(
-            lambda db: db.execute("SELECT sqlite_version()").fetchone(), write=False
-        )
-        return sentences(self.file.kind, version, self.file.synchronous)
+        self.file.look(lambda _: None, None)
+        return sentences(self.file.kind, sqlite3.sqlite_version, self.file.synchronous)
 
     # ---- the wakeups: `listen` is that of Bells
 
@@ -556,7 +569,7 @@ def migrate(url: str, role: str = "") -> reports.Migrated:
     """Make the file and its tables. Raises as a lock in it does."""
     _no_roles(role)
     made = site(database.settled(url))
-    before = _version(file_of(made).path)
+    before = _version(file_of(made))
     (after,) = file_of(made).step(lambda db: db.execute(sql.META).fetchone()[:1])
     return reports.Migrated(made.url, before, after)
 
@@ -566,19 +579,12 @@ def _no_roles(role: str) -> None:
         raise InvalidArgument("--grant is for roles of a server: a file has an owner and a mode")
 
 
-def _version(path: str) -> int:
+def _version(file: Database) -> int:
     """Of the tables that are there, 0 for none, and where that cannot be read."""
-    if not os.path.exists(path):
-        return 0
     try:
-        db = sqlite3.connect(f"file:{database.quoted(path)}?mode=ro", uri=True, timeout=5)
-        try:
-            row = db.execute(sql.META).fetchone()
-        finally:
-            db.close()
-    except sqlite3.Error:
+        return file.look(lambda db: int(db.execute(sql.META).fetchone()[0]), 0)
+    except (CorruptRecord, SystemRefused, Unreachable):
         return 0
-    return int(row[0]) if row else 0
 
 
 def check(url: str) -> reports.Checked:
@@ -593,13 +599,13 @@ def check(url: str) -> reports.Checked:
             "file", reports.NOTE, f"{note} ({kind or 'unknown file system'})"
         )
         return reports.Checked(made.url, 0, sql.VERSION, (there,))
-    found, version = _tried(file), _version(file.path)
+    found, version = _tried(file), _version(file)
     if found.verdict == reports.GOOD:
         sentences = finish(made.backend.ground())
     return reports.Checked(made.url, version, sql.VERSION, (found,), sentences)
 
 
-def _tried(file: Any) -> reports.StoreFinding:
+def _tried(file: Database) -> reports.StoreFinding:
     began = clock.now()
 
     def trial(db: Any) -> None:
@@ -607,7 +613,11 @@ def _tried(file: Any) -> reports.StoreFinding:
         raise _Undo
 
     try:
-        file.step(trial)
+        file.step(trial, makes=False)
+    except NothingThere:
+        return reports.StoreFinding(
+            "file", reports.NOTE, "it has no tables yet; whoever takes a lock first makes them"
+        )
     except _Undo:
         took = (clock.now() - began) * 1000
         return reports.StoreFinding(

@@ -10,6 +10,9 @@ L9  A fork finds no connection: it is closed before, and opened again at the nex
     forks in the middle of a step: what it wrote would replace what its parent has written.
 L1  A database that was removed or replaced under its name is noticed by its inode in the next step,
     which then happens in the file that all others open too.
+
+`look` makes no file, folder or table, and writes nothing: no `-wal` or `-shm` either, which SQLite
+makes even for who opens a database to read it. Whoever takes a lock makes all of that.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import os
 import stat
 from _thread import RLock, get_ident
 
-from ...core.backend import NoReply, Unreachable
+from ...core.backend import NoReply, Unable, Unreachable
 from ...core.errors import CorruptRecord, InvalidArgument, SystemRefused, UnsafeGround
 from ...core.mask import printable
 from ...local.ground import place_of_path
@@ -43,6 +46,10 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.00005, 0.005  # seconds between two looks at a bu
 MOMENT = 1.0  # seconds that a fork inside of the gate waits for a step at most
 _all: list[Database] = []
 _parted: dict[int, list[Database]] = {}  # closed for a fork that is under way, by its thread
+
+
+class NothingThere(Exception):
+    """No lock was ever taken there: no file, or none of our tables in it."""
 
 
 def _text(raw: bytes) -> str:
@@ -71,16 +78,39 @@ class Database:
     # ---- a step
 
     def step(
-        self, work: Callable[[Connection], T], *, write: bool = True, durable: bool = False
+        self,
+        work: Callable[[Connection], T],
+        *,
+        write: bool = True,
+        durable: bool = False,
+        makes: bool = True,
     ) -> T:
-        """What `work(connection)` answers. `durable`: it is on the disk when this returns."""
+        """What `work(connection)` answers. `durable`: it is on the disk when this returns.
+
+        `makes`: the file and its tables are made where they are missing; else NothingThere.
+        """
+        begin = "BEGIN IMMEDIATE" if write else "BEGIN"
+        return self._alone(lambda until: self._step(work, until, begin, durable, makes))
+
+    def look(self, work: Callable[[Connection], T], nothing: T) -> T:
+        """What `work(connection)` reads; `nothing` where no lock was ever taken.
+
+        `work` may be called again, where others have written meanwhile.
+        """
+        try:
+            return self._alone(lambda until: self._look(work, until))
+        except NothingThere:
+            return nothing
+
+    def _alone(self, do: Callable[[float], T]) -> T:
+        """What `do(until)` answers, while no other thread has the connection."""
         mutex, until = self._mutex, clock.now() + self.busy
         if mutex._is_owned():
             raise Unreachable("a signal handler asks in the middle of a step of the same thread")
         try:
             if not mutex.acquire(timeout=self.busy):
                 raise Unreachable(f"other threads of this process have used it for {self.busy:g} s")
-            return self._step(work, until, "BEGIN IMMEDIATE" if write else "BEGIN", durable)
+            return do(until)
         finally:
             try:
                 if mutex._is_owned():
@@ -89,9 +119,16 @@ class Database:
                 if mutex._is_owned():  # L6  a signal handler has raised just before it was let go
                     mutex.release()
 
-    def _step(self, work: Callable[[Connection], T], until: float, begin: str, durable: bool) -> T:
+    def _step(
+        self,
+        work: Callable[[Connection], T],
+        until: float,
+        begin: str,
+        durable: bool,
+        makes: bool,
+    ) -> T:
         for _ in range(8):  # replaced again and again is no database
-            db = self._opened(until)
+            db = self._opened(until, makes)
             try:
                 if durable:
                     db.execute("PRAGMA synchronous = FULL")
@@ -181,16 +218,19 @@ class Database:
 
     # ---- the connection
 
-    def _opened(self, until: float) -> Any:
+    def _opened(self, until: float, makes: bool) -> Any:
+        self._refuse_torn()
+        if self._db is None:
+            self._open(until, makes)
+        return self._db
+
+    def _refuse_torn(self) -> None:
         self._disown()
         if self._torn:
             raise Unreachable(
                 "this process was forked while the database was open, by C code or in the middle "
                 "of a step, and SQLite's locks do not survive that: open it after the fork only"
             )
-        if self._db is None:
-            self._open(until)
-        return self._db
 
     def stop(self) -> None:
         """In a child that was forked in the middle of a step: nothing more of it is done here."""
@@ -206,26 +246,35 @@ class Database:
                 self._torn.append(self._db)
             self._db, self._generation = None, fork.generation
 
-    def _open(self, until: float) -> None:
+    def _connect(self, how: str) -> Connection:
+        """`how`: what stands in SQLite's URL. Raises sqlite3.Error."""
+        db = sqlite3.connect(
+            f"file:{quoted(self.path)}?{how}",
+            uri=True,
+            timeout=0,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        db.text_factory = _text
+        return db
+
+    def _open(self, until: float, makes: bool) -> None:
         self.kind = refuse_far(self.path)
         for _ in range(8):
+            if not makes:
+                refuse_nothing(self.path)
             before = identity(self.path)
             if before is None:
                 make(self.path, self.shared)
                 continue
             try:
-                db = sqlite3.connect(
-                    f"file:{quoted(self.path)}?mode=rw",
-                    uri=True,
-                    timeout=0,
-                    isolation_level=None,
-                    check_same_thread=False,
-                )
+                db = self._connect("mode=rw")
             except sqlite3.Error as error:
                 raise refused(error, self.path, self.busy) from error
             self._new = db
-            db.text_factory = _text
             try:
+                if not makes:
+                    self._refuse_without(db, until)
                 self._prepare(db, until)
                 if identity(self.path) == before:
                     self._db, self._file = db, before
@@ -237,6 +286,18 @@ class Database:
                 if self._db is not db:
                     db.close()
         raise Unreachable(f"{self.path!r} is replaced again and again")
+
+    def _refuse_without(self, db: Connection, until: float) -> None:
+        """Raises NothingThere for a database without our tables: another program's, perhaps."""
+        if not self._patiently(db, sql.THERE, until).fetchone()[0]:
+            raise NothingThere
+
+    def _refuse_strange(self, db: Connection, until: float) -> None:
+        """Raises CorruptRecord, UnsafeGround for tables that are not for us."""
+        row = self._patiently(db, sql.META, until).fetchone()
+        if row is None:
+            raise CorruptRecord(f"{self.path!r}: the one row of lifehold_meta is missing")
+        refuse_newer(self.path, *row)
 
     def _prepare(self, db: Connection, until: float) -> None:
         """WAL, the tables, and whether they are for us."""
@@ -258,14 +319,61 @@ class Database:
                 db.execute(sql.FIRST, (sql.VERSION, sql.VERSION))
             db.execute("COMMIT")
             to_disk(os.path.dirname(self.path))
-        row = self._patiently(db, sql.META, until).fetchone()
-        if row is None:
-            raise CorruptRecord(f"{self.path!r}: the one row of lifehold_meta is missing")
-        refuse_newer(self.path, *row)
+        self._refuse_strange(db, until)
         db.execute("PRAGMA trusted_schema = OFF")
         db.execute("PRAGMA temp_store = MEMORY")
         db.execute(sql.TOGETHER)
         self._quick(db)
+
+    # ---- a look
+
+    def _look(self, work: Callable[[Connection], T], until: float) -> T:
+        """By the connection that is open already, else by one for this look alone.
+
+        SQLite makes `-wal` and `-shm` for who reads a database in WAL mode that has none. So while
+        the log is empty the file is read as one that nobody changes, and again if somebody did.
+        """
+        self._refuse_torn()
+        if self._db is not None and leads_to(self.path, self._file):
+            return self._step(work, until, "BEGIN", durable=False, makes=False)
+        self.kind = refuse_far(self.path)
+        while True:
+            before, log = refuse_nothing(self.path), log_of(self.path)
+            if log == LOG or (log == NO_LOG and not is_fresh(before)):
+                try:
+                    answer = self._read(work, until, READS[log])
+                except (CorruptRecord, SystemRefused, Unable, NothingThere):
+                    if is_unchanged(self.path, before, log):
+                        raise
+                else:
+                    if is_unchanged(self.path, before, log):
+                        return answer
+            if clock.now() >= until:
+                why = LOST if log == LOST_LOG else "is written again and again"
+                raise Unreachable(f"{self.path!r} {why}")
+            clock.pause(PAUSE)
+
+    def _read(self, work: Callable[[Connection], T], until: float, how: str) -> T:
+        try:
+            db = self._connect(how)
+        except sqlite3.Error as error:
+            raise refused(error, self.path, self.busy, looks=True) from error
+        self._new = db
+        try:
+            try:
+                db.execute("PRAGMA trusted_schema = OFF")
+                db.execute("BEGIN")
+                self._refuse_without(db, until)
+                self._refuse_strange(db, until)
+            except sqlite3.Error as error:
+                raise refused(error, self.path, self.busy, looks=True) from error
+            try:
+                return work(db)
+            except sqlite3.Error as error:
+                raise told(error, self.busy) from error
+        finally:
+            self._new = None
+            db.close()
 
     def close(self) -> None:
         """Give the file back. The next step opens it again."""
@@ -327,6 +435,13 @@ SYNCHRONOUS = ("normal", "full")
 BUSY_WAIT = 5.0  # seconds
 NEW = ".new"  # ends the name of a file that is being made
 TRIES, PAUSE = 20, 0.005  # looks at a file that is being made, and seconds between them
+TICK = 20_000_000  # nanoseconds: more than lie between two times that a file system gives
+LOG, NO_LOG, LOST_LOG = "a log", "no log", "a log without shared memory"
+READS = {LOG: "mode=ro", NO_LOG: "mode=ro&immutable=1"}
+LOST = (
+    "has a log beside it (-wal) and no shared memory (-shm), which is not made to look: whoever "
+    "takes a lock there makes it"
+)
 
 
 def settled(url: str) -> str:
@@ -460,6 +575,50 @@ def _forget(other: str, found: os.stat_result) -> None:
             os.unlink(other)
     except OSError:
         return  # gone, or not ours to remove
+
+
+def stamp(path: str) -> tuple[int, ...]:
+    """What changes when the file at a path is another one, or is written; () for none."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise file_refused(path, error) from error
+    return found.st_dev, found.st_ino, found.st_mode, found.st_size, found.st_mtime_ns
+
+
+def is_fresh(file: tuple[int, ...]) -> bool:
+    """Whether it may be written once more without another time: file systems count in ticks."""
+    return 0 <= clock.utc_ns() - file[-1] < TICK
+
+
+def refuse_nothing(path: str) -> tuple[int, ...]:
+    """The stamp of a file with something in it. Raises NothingThere, and what `identity` does."""
+    found = stamp(path)
+    if not found or (stat.S_ISREG(found[2]) and not found[3]) or identity(path) is None:
+        raise NothingThere
+    return found
+
+
+def log_of(path: str) -> str:
+    """How the database can be read so that no file is made beside it: LOG, NO_LOG, LOST_LOG."""
+    try:
+        if os.lstat(f"{path}-wal").st_size:
+            return LOG if os.path.lexists(f"{path}-shm") else LOST_LOG
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise file_refused(path, error) from error
+    return LOG if os.path.lexists(f"{path}-journal") else NO_LOG
+
+
+def is_unchanged(path: str, before: tuple[int, ...], log: str) -> bool:
+    """Whether what was read since `before` is what was there: of a log SQLite itself sees to it."""
+    now = stamp(path)
+    if log == LOG:
+        return now[:2] == before[:2] and log_of(path) == log
+    return now == before
 
 
 def leads_to(path: str, file: tuple[int, int] | None) -> bool:

@@ -68,11 +68,19 @@ def told(error: object, busy: float) -> Unreachable:
     return kind(text)
 
 
-def refused(error: Any, path: str, busy: float) -> Exception:
-    """It cannot be opened."""
+def refused(error: Any, path: str, busy: float, *, looks: bool = False) -> Exception:
+    """It cannot be opened. `looks`: to be read alone."""
     code = code_of(error)
     if code in (CORRUPT, NOTADB):
         return CorruptRecord(f"{path!r} is no database that SQLite can read: {error}")
+    if looks and code in (READONLY, CANTOPEN):
+        return SystemRefused(
+            f"{path!r} cannot be read ({error}): to look at its locks needs the right to read the "
+            "file and those beside it, -wal and -shm. What a dead process has left half done is "
+            "put right by whoever takes a lock next",
+            errno=13,
+            filename=path,
+        )
     if code in (READONLY, CANTOPEN):
         return SystemRefused(
             f"{path!r} cannot be opened for writing ({error}): a store needs to write to "

@@ -153,7 +153,7 @@ LOOKS = [
     (["wait"], "#job", 0),
     (["clear"], "#job", 0),
     (["clear", "-n"], "#job", 0),
-    (["store", "prune"], "", 0),
+    (["store", "prune", "--older-than", "30d"], "", 0),
     (["store", "check"], "", 0),
 ]
 

@@ -337,18 +337,20 @@ class Database:
         if self._db is not None and leads_to(self.path, self._file):
             return self._step(work, until, "BEGIN", durable=False, makes=False)
         self.kind = refuse_far(self.path)
+        soon = min(until, clock.now() + UNREADY)
         while True:
             before, log = refuse_nothing(self.path), log_of(self.path)
             if log == LOG or (log == NO_LOG and not is_fresh(before)):
                 try:
                     answer = self._read(work, until, READS[log])
-                except (CorruptRecord, SystemRefused, Unable, NothingThere):
-                    if is_unchanged(self.path, before, log):
+                except (CorruptRecord, SystemRefused, Unable, NothingThere) as error:
+                    passes = log == LOG and isinstance(error, SystemRefused) and clock.now() < soon
+                    if not passes and is_unchanged(self.path, before, log):
                         raise
                 else:
                     if is_unchanged(self.path, before, log):
                         return answer
-            if clock.now() >= until:
+            if clock.now() >= (soon if log == LOST_LOG else until):
                 why = LOST if log == LOST_LOG else "is written again and again"
                 raise Unreachable(f"{self.path!r} {why}")
             clock.pause(PAUSE)
@@ -436,6 +438,7 @@ BUSY_WAIT = 5.0  # seconds
 NEW = ".new"  # ends the name of a file that is being made
 TRIES, PAUSE = 20, 0.005  # looks at a file that is being made, and seconds between them
 TICK = 20_000_000  # nanoseconds: more than lie between two times that a file system gives
+UNREADY = 1.0  # seconds for which others may be in the middle of making a log, or removing it
 LOG, NO_LOG, LOST_LOG = "a log", "no log", "a log without shared memory"
 READS = {LOG: "mode=ro", NO_LOG: "mode=ro&immutable=1"}
 LOST = (

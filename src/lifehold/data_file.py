@@ -400,7 +400,7 @@ def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:
 def _mount(fd: int) -> list[str]:
     """Of which mount an open file is, where that can be seen."""
     try:
-        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii", errors="replace") as told:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8", errors="replace") as told:
             return [line for line in told if line.startswith("mnt_id:")]
     except OSError:
         return []

@@ -21,7 +21,7 @@ def made(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("pyz")
     words = ["make", "-C", str(ROOT), "pyz", f"PYTHON={sys.executable}",
              f"BUILD={folder}/build", f"DIST={folder}/dist"]  # fmt: skip
-    subprocess.run(words, check=True, capture_output=True, timeout=120)
+    subprocess.run(words, check=True, capture_output=True, timeout=120, umask=0o022)
     assert [file.name for file in (folder / "dist").iterdir()] == ["lifehold.pyz"]
     moved = folder / "elsewhere" / "lifehold"
     moved.parent.mkdir()
@@ -47,12 +47,12 @@ def test_the_one_file_runs_by_itself_and_holds_locks(made, tmp_path):
     assert "lifehold run" in call(made, tmp_path, "--help").stdout
 
 
-def test_every_user_may_run_the_one_file(tmp_path):
+def test_every_user_may_run_the_one_file(made, tmp_path):
+    assert made.stat().st_mode & 0o777 == 0o755
     words = ["make", "-C", str(ROOT), "pyz", f"PYTHON={sys.executable}",
              f"BUILD={tmp_path}/build", f"DIST={tmp_path}/dist"]  # fmt: skip
-    for mask in (0o022, 0o077):
-        subprocess.run(words, check=True, capture_output=True, timeout=120, umask=mask)
-        assert (tmp_path / "dist" / "lifehold.pyz").stat().st_mode & 0o777 == 0o755
+    subprocess.run(words, check=True, capture_output=True, timeout=120, umask=0o077)
+    assert (tmp_path / "dist" / "lifehold.pyz").stat().st_mode & 0o777 == 0o755
 
 
 def test_the_demo_is_told_from_the_one_file(made, tmp_path):

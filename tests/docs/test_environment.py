@@ -57,7 +57,7 @@ def of_others() -> set[str]:
 
 
 def is_environ(node: ast.AST) -> bool:
-    return ast.unparse(node) in ("os.environ", "environ")
+    return "environ" in (getattr(node, "id", ""), getattr(node, "attr", ""))
 
 
 def shown() -> set[str]:

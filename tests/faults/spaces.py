@@ -70,7 +70,7 @@ def recycled_in_the_same_tick(scene):
         other = space.party()
         other.ready()
         twins = space.party(script="twins").ready()
-        if not (found := twins.answer(within=120)).get("same"):  # it gives up after 60 s
+        if not (found := twins.answer(within=120)).get("same"):  # it gives up after 20 s
             scene.cell.note = "no two had one tick"
             return
         scene.cell.note = f"pid {found['pid']}, start tick {found['start']} twice"

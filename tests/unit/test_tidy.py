@@ -109,6 +109,13 @@ def the_clock_is_read_in_one_room(source: Source) -> Iterator[str]:
                 yield f"line {node.lineno}: {ast.unparse(node.func)}()"
 
 
+def a_text_is_read_as_utf_8(source: Source) -> Iterator[str]:
+    """No other codec is loaded at start: a child that is forked while one loads waits for ever."""
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if re.search(r"\bencoding=['\"](?!utf-8)", line):
+            yield f"line {number}: another codec than utf-8"
+
+
 def printing_is_for_the_command(source: Source) -> Iterator[str]:
     if source.inside("cli/", "testing/"):
         return
@@ -198,6 +205,7 @@ RULES: dict[str, tuple[Rule, str, str]] = {
     "thread": (threads_start_in_one_room, "threading.Thread(target=f).start()", "lock.py"),
     "later": (nothing_is_left_for_later, "# " + "TO" + "DO: more", "lock.py"),
     "name": (a_name_says_what_it_is, "class LockManager: ...", "lock.py"),
+    "codec": (a_text_is_read_as_utf_8, "open(p, encoding='ascii')", "local/kernel.py"),
     "path": (a_path_belongs_to_every_machine, "x = '/home/ana/x'", "lock.py"),
     "heavy": (the_core_imports_nothing_heavy, "try:\n    import re\nfinally: ...", "core/mask.py"),
 }

@@ -144,7 +144,7 @@ class Story:
         pen.note("you", f"$ kill -CONT {first.pid}   (A goes on, knowing nothing)")
         pen.note("A", f"balance = 100: {first.line()}", bad="StaleToken")
         pen.note("A", f"check(): {first.line()}", bad="LeaseLost")
-        with open(data, encoding="ascii") as file:
+        with open(data, encoding="utf-8") as file:
             content = file.read().strip()
         pen.note("", f"account.json in the end: {content}", good='"balance": 200')
         self._pause(2.0)

@@ -195,7 +195,7 @@ class OpenFileLock(Asked):
     def _is_locked(self, untold: bool = True) -> bool:
         """Whether this very description has a lock; `untold` where that cannot be told."""
         try:
-            with open(f"/proc/self/fdinfo/{self.fd}", encoding="ascii", errors="replace") as told:
+            with open(f"/proc/self/fdinfo/{self.fd}", encoding="utf-8", errors="replace") as told:
                 return "FLOCK" in told.read()
         except OSError:
             return untold

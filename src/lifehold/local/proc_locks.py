@@ -72,7 +72,7 @@ def parse(text: str) -> KernelLine | None:
 
 def _read() -> str | None:
     try:
-        with open(TABLE, encoding="ascii", errors="replace") as file:
+        with open(TABLE, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError as error:
         pass_up(error)
@@ -159,7 +159,7 @@ def key_of(fd: int) -> Key:
     """
     inode = os.fstat(fd).st_ino
     try:
-        with open(f"/proc/self/fdinfo/{fd}", encoding="ascii", errors="replace") as file:
+        with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8", errors="replace") as file:
             for line in file:
                 if line.startswith("ino:"):  # Linux 5.14
                     inode = int(line.split()[1])
@@ -328,7 +328,7 @@ def _read_info(pid: int, number: str, link: str) -> OpenFile:
     """What the kernel tells of one open file; nothing but its link when it is closed by now."""
     inode, locks = None, []
     try:
-        with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii", errors="replace") as file:
+        with open(f"/proc/{pid}/fdinfo/{number}", encoding="utf-8", errors="replace") as file:
             for line in file:
                 if line.startswith("lock:") and (lock := parse(line.partition(":")[2])) is not None:
                     locks.append(lock)

@@ -355,7 +355,7 @@ def _sees_what_is_hidden() -> bool:
 def _threads_counted() -> int:
     """All threads of the machine, as the kernel counts them; -1 where it does not tell."""
     try:
-        with open("/proc/loadavg", encoding="ascii") as file:
+        with open("/proc/loadavg", encoding="utf-8") as file:
             return int(file.read().split()[3].partition("/")[2])
     except (OSError, ValueError, IndexError) as error:
         pass_up(error)

@@ -146,7 +146,7 @@ def comparable() -> bool:
     if process.namespace("time") in (None, TIME_NAMESPACE):
         return True
     try:
-        with open("/proc/self/timens_offsets", encoding="ascii") as file:
+        with open("/proc/self/timens_offsets", encoding="utf-8") as file:
             offsets = [line.split() for line in file]
     except OSError:
         return False

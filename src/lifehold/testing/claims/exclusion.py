@@ -326,7 +326,7 @@ async def a_writer_that_gives_up_keeps_no_reader_out(s: Stage) -> None:
 def _blocked(path: str) -> int:
     """How many stand in the kernel's queue of a file. A table that changes may be read amiss."""
     inode = str(os.stat(path).st_ino)
-    with open("/proc/locks", encoding="ascii") as table:
+    with open("/proc/locks", encoding="utf-8") as table:
         lines = [line.split() for line in table if " -> " in line]
     return sum(line[-3].rpartition(":")[2] == inode for line in lines)
 

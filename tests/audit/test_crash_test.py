@@ -186,6 +186,11 @@ def test_removed(tmp_path, monkeypatch):
 def test_read():
     assert pathlib.Path("stood.lock").read_text() == "of another"
 
+@pytest.mark.no_stale_locks("build/**")
+def test_in_a_folder_that_fits():
+    pathlib.Path("build/part").touch()
+    pathlib.Path("build/part").unlink()
+
 @pytest.mark.no_stale_locks("*.lock")
 def test_other_names(tmp_path):
     (tmp_path / "data").touch()
@@ -215,9 +220,10 @@ def test_a_lock_is_left_behind_in_a_second_run_and_in_the_folder_of_the_test(pyt
 
 def test_what_was_removed_or_only_read_is_not_left_behind(pytester):
     Path("stood.lock").write_text("of another")
+    Path("build").mkdir()
     pytester.makepyfile(LEAVING_NONE)
     for _ in range(2):
-        played(pytester).assert_outcomes(passed=4)
+        played(pytester).assert_outcomes(passed=5)
 
 
 def test_the_command_runs_the_same(tmp_path, monkeypatch, capfd):

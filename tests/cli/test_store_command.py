@@ -86,6 +86,15 @@ def test_check_leaves_nothing_behind_and_disturbs_no_holder(lifehold, fresh, ser
     assert server.execute("SELECT count(*) FROM lifehold_audit", "fresh") == [(0,)]
 
 
+@needs("postgres")
+def test_the_first_look_at_a_server_without_tables_makes_them_and_says_so(lifehold, fresh):
+    """The one look that writes, as the page of looking says; the release to come ends it."""
+    done = lifehold("who", f"{fresh}#job")
+    assert done.returncode == 1, done.stderr
+    assert "the tables of lifehold were not there and were made" in done.stderr
+    assert lifehold("who", f"{fresh}#job").stderr == ""
+
+
 @needs("postgres", "command:psql")
 def test_the_sql_that_is_printed_can_be_run_by_psql_twice(lifehold, fresh, server):
     sql = lifehold("store", "migrate", "--sql").stdout

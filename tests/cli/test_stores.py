@@ -27,6 +27,8 @@ def test_run_holds_a_lease_and_cmd_can_check_it(lifehold, url):
     assert lock["state"] == "held"
     assert lock["holder"]["token"] == int(token)
     assert lifehold("who", f"{url}#job").returncode == 1
+    unknown = lifehold("who", f"{url}#other")
+    assert f"'{url}#other' is free: its store knows no such name\n" in unknown.stdout
 
 
 def test_a_held_one_is_refused_with_75_and_names_the_holder(lifehold, url):

@@ -236,7 +236,8 @@ def in_words(answer: LockAnswer, now: float) -> str:
     if not answer.exists:
         # The file of kind "soft" goes with its holder; that of "link" does, and leaves no token.
         used = answer.removed or "/" in name or os.path.lexists(f"{answer.path}.token")
-        lines[0] += ": there is no file" if used else ": nobody has used it yet"
+        why = "there is no file" if used else "nobody has used it yet"
+        lines[0] += f": {'its store knows no such name' if answer.kind == 'lease' else why}"
     if answer.holder is not None:
         lines += facts(answer.holder, now)
         lines.append(f"  alive  {explain.alive(answer.holder)}")

@@ -107,7 +107,10 @@ def _shown(path: str, here: str) -> str:
 
 
 def found(patterns: list[str]) -> dict[str, tuple[int, int, int]]:
-    """What fits a pattern, each with what changes when it is made anew or touched."""
+    """What fits a pattern, each with what changes when it is made anew or touched.
+
+    A folder is touched by whatever comes and goes in it, so it counts as made anew alone.
+    """
     paths = {path for pattern in patterns for path in glob.glob(pattern, recursive=True)}
     seen = {}
     for path in paths:
@@ -115,7 +118,8 @@ def found(patterns: list[str]) -> dict[str, tuple[int, int, int]]:
             look = os.lstat(path)
         except OSError:
             continue  # gone meanwhile
-        seen[path] = look.st_dev, look.st_ino, look.st_mtime_ns
+        touched = 0 if stat.S_ISDIR(look.st_mode) else look.st_mtime_ns
+        seen[path] = look.st_dev, look.st_ino, touched
     return seen
 
 

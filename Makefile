@@ -37,6 +37,11 @@ $(STAMP)-run: $(STAMP)-venv pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 
+# All that a change is judged by, in one go. Most of it is never imported: what is, is compiled then.
+$(STAMP)-dev: $(STAMP)-venv pyproject.toml
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'
+	@touch $(STAMP)-run $(STAMP)-test $(STAMP)-lint $(STAMP)-docs $@
+
 $(STAMP)-%: $(STAMP)-venv pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
 	@touch $@

@@ -19,6 +19,7 @@ SERVER = """
 import json as _json, os as _os, sys as _sys
 from posix import dup2 as _dup2, fork as _fork, read as _read, waitpid as _waitpid, write as _write
 {preload}
+import gc as _gc; _gc.collect(); _gc.freeze()
 def _asked():
     left = b""
     while b"\\n" not in left:
@@ -81,9 +82,11 @@ class Warm:
         code = os.waitstatus_to_exitcode(status)
         return subprocess.CompletedProcess([], code, out, err)
 
-    def run(self, script: str, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, script: str, *words: str, cwd: Path, within: float = 120
+    ) -> subprocess.CompletedProcess[str]:
         self.start(script, *words, cwd=cwd)
-        return self.end()
+        return self.end(within)
 
     def _answer(self, within: float) -> int:
         """The next line of the server, which writes each in one piece."""

@@ -104,7 +104,6 @@ def _quiet():
     gc.collect()
     gc.freeze()
     yield
-    gc.unfreeze()
     TABLE.close_idle()
 
 

@@ -261,7 +261,6 @@ def _undone():
     gc.collect()
     gc.freeze()
     yield
-    gc.unfreeze()
     while fork.gate._is_owned():
         fork.gate.release()
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -17,7 +17,7 @@ sys.path[:0] = [sys.argv[1], os.path.dirname(os.path.abspath(__file__))]
 from making import made  # noqa: E402
 
 NUMBER = 400
-PATIENCE = 20.0
+PATIENCE = 10.0
 
 
 def forked(number, work):

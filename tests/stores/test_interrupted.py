@@ -302,7 +302,6 @@ def test_an_interrupt_of_a_block_leaves_nothing_or_a_handle(shape, scheme, tmp_p
         blocks.clear()
         gc.collect()
         store.break_("x", "for the next one")
-    gc.unfreeze()
     assert not wrong, "\n".join(wrong)
 
 

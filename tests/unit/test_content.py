@@ -95,6 +95,9 @@ def test_a_newer_record_means_held_until_it_is_gone(path):
         with pytest.raises(Exception, match="version 2, written by a newer lifehold") as caught:
             Lock(path).acquire(wait)
         assert caught.value.code in ("would_block", "timeout")
+        holder = caught.value.holder  # nobody is seen to hold it, and nothing of it is believed
+        assert (holder.alive, holder.owner) == ("unknown", None)
+        assert "newer lifehold" in holder.evidence
     assert path.read_bytes() == content
     path.write_bytes(b"")
     Lock(path).acquire(0).release()

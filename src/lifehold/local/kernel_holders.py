@@ -15,7 +15,7 @@ import os
 
 from ..core.errors import CorruptRecord, pass_up
 from ..core.grant import Holder
-from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, Owner, judge
+from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, Owner, judge
 from ..core.value import replace, value
 from ..runtime import process
 from ..runtime.process import boot_id, number_here
@@ -23,7 +23,7 @@ from . import proc_locks
 from .files import LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
 from .ground import MountInfo, place_of
 from .proc_locks import FLOCK, OFD, KernelLine, Key, OpenFileScan, key_of, lines_of
-from .record import SIZE, Record, as_holder, parse
+from .record import SIZE, Record, as_holder, is_newer, parse
 from .refusals import JUST_RELEASED, refused
 
 TYPE_CHECKING = False
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 WITNESS = "kernel witness"
+OF_NEWER = "its record is of a newer lifehold, which may know other holders"
 LOOKS = 3  # a lock may change hands while we look: how often we look again
 RESTLESS = f"{WITNESS}; it changes hands faster than can be looked"
 
@@ -49,7 +50,8 @@ RESTLESS = f"{WITNESS}; it changes hands faster than can be looked"
 class HolderLook:
     """What one look at a lock file shows.
 
-    `lines`: of the kernel's table, waiters included, None where there is none; `record`: ours.
+    `lines`: of the kernel's table, waiters included, None where there is none; `record`: ours;
+    `newer`: it is of a later version.
     """
 
     path: str
@@ -57,6 +59,7 @@ class HolderLook:
     key: Key
     lines: list[KernelLine] | None
     record: Record | None
+    newer: bool
 
     def setters(self, kind: str) -> list[KernelLine]:
         return [line for line in self.lines or () if line.kind == kind and not line.waiting]
@@ -126,17 +129,19 @@ def look_at(
     `readable`: false for a descriptor that was opened with O_PATH; `table`: what the kernel shows
     of a file, when that was read already.
     """
+    newer = False
     opened = files.open(path, READ_ONLY) if fd is None else fd
     try:
         key = key_of(opened)
         lines = lines_of([key]) if table is None else table(key)
         try:
-            record = parse(files.pread(opened, SIZE, 0)) if readable else None
+            content = files.pread(opened, SIZE, 0) if readable else b""
+            record, newer = parse(content), is_newer(content)
         except IsADirectoryError:  # flock(1) locks folders as well
             record = None
         except CorruptRecord:
             record = Record(None, None, None, None, torn=True)
-        return HolderLook(path, place_of(opened), key, lines, record)
+        return HolderLook(path, place_of(opened), key, lines, record, newer)
     finally:
         if fd is None:
             files.close(opened)
@@ -251,6 +256,8 @@ def _unshown(files: Files, seen: HolderLook, held: bool) -> Holder | None:
         # The proof is another boot id, and a container may be given one: flock itself has to tell.
         if not is_taken(files, seen.path):
             return None
+    elif seen.newer and not is_taken(files, seen.path):  # L12  the record alone refused us
+        return Holder(alive=UNKNOWN, evidence=OF_NEWER, lock=seen.lock)
     return _refused(seen)
 
 

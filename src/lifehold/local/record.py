@@ -160,9 +160,14 @@ def classify(head: bytes, content: bytes) -> str:
     if not content.strip(b"\0"):
         return FRESH  # NULs: the power failed after the size was set and before the data was
     if content.startswith(MAGIC):
-        version = content[len(MAGIC) :].partition(b",")[0]
-        return NEWER if version.isdigit() and int(version) > VERSION else COPY
+        return NEWER if is_newer(content) else COPY
     return FOREIGN
+
+
+def is_newer(content: bytes) -> bool:
+    """L12  Whether a later version of this library wrote it: no more of it is believed."""
+    version = content.removeprefix(MAGIC).partition(b",")[0]
+    return content.startswith(MAGIC) and version.isdigit() and int(version) > VERSION
 
 
 def parse(content: bytes) -> Record | None:

@@ -239,6 +239,10 @@ def test_wait_does_not_wait_for_the_end_of_what_a_pid_file_cannot_mean(lifehold)
     """A container's pid file, whose number is that of a thread of the kernel here."""
     path = lifehold.folder / "x.pid"
     path.write_text(f"{next(filter(proc_locks.is_kernel_thread, proc_locks.processes()))}\n")
+    for span, head in (("0", "is suspect"), ("0.1", "is still suspect after")):
+        done = lifehold("wait", "-w", span, str(path))
+        assert done.returncode == 75
+        assert head in done.stderr.splitlines()[0]
     waiter = lifehold.start("wait", str(path))
     assert "alive: cannot be told" in waiter.stderr.readline()
     path.unlink()

@@ -98,7 +98,7 @@ def wait(words: list[str]) -> int:
 
 
 def _still_held(name: str, answer: LockAnswer, waited: float) -> str:
-    """The one text for "held", under a head of our own. `waited`: 0 when no wait was wanted."""
+    """The one text for "held", or suspect, under our own head. `waited`: 0 when none was wanted."""
     from ..core import explain
 
     quoted = explain.quote(name)
@@ -110,7 +110,7 @@ def _still_held(name: str, answer: LockAnswer, waited: float) -> str:
         waiters=len(answer.waiting) or None,
         following=[f"wait:  lifehold wait -w 1h {quoted}", f"look:  lifehold who {quoted}"],
     )
-    how = f"still held after {explain.span(waited)}" if waited else "held"
+    how = f"still {answer.state} after {explain.span(waited)}" if waited else answer.state
     return f"'{printable(name)}' is {how}\n" + text.partition("\n")[2]
 
 

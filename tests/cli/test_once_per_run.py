@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from ground import needs
+from lifehold.testing.crash import Child, point
+from lifehold.testing.once_per_run import WorkerRun
 
 SOURCE = Path(__file__).parents[2] / "src"
 PLUGIN = "lifehold.testing.once_per_run"
@@ -208,3 +210,30 @@ def test_what_cannot_be_set_up_once_is_refused_by_name(suite):
                 once_per_run("a", str, teardown=1)
     """)
     result.assert_outcomes(passed=5)
+
+
+def worker(folder, log, up):
+    run = WorkerRun(folder)
+    rules = {"unless": lambda: up.exists() and "made", "keep": 0.0}
+    run("server", lambda: "made", teardown=lambda value: note(log, value), **rules)
+    up.touch()
+    point("present")
+    run.leave()
+
+
+def note(log, words):
+    with log.open("a", encoding="utf-8") as file:
+        file.write(words)
+
+
+@needs("linux")
+def test_a_teardown_runs_once_whatever_the_check_says_and_however_old_its_value_is(tmp_path):
+    places = tmp_path / "run", tmp_path / "log", tmp_path / "up"
+    places[0].mkdir()
+    with Child(worker, *places) as first, Child(worker, *places) as second:
+        for each in (first, second):
+            each.at("present")
+        for each in (first, second):
+            each.go()
+        assert all(each.end().well for each in (first, second))
+    assert places[1].read_text("utf-8") == "made"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -115,3 +117,11 @@ def test_the_longest_failure_fits_into_a_store(url):
             once(url, fail, keep_failure=None)
         assert not [note for note in getattr(caught.value, "__notes__", ()) if "told" in note]
     assert not caught.value.here
+
+
+def test_a_text_that_no_run_has_left_is_no_result(tmp_path):
+    url = f"sqlite:///{tmp_path}/x.db#job"
+    once(url, lambda: 1)
+    with contextlib.closing(sqlite3.connect(tmp_path / "x.db")) as database, database:
+        database.execute("UPDATE lifehold_kept SET text = 'abc'")
+    assert [once(url, lambda: 2), once(url, lambda: 3)] == [2, 2]

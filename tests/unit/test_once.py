@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import pickle
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +16,16 @@ import pytest
 
 import lifehold
 from lifehold import (
+    AsyncLease,
     Cancel,
     CorruptRecord,
     InvalidArgument,
+    Lease,
     LeaseLost,
     Lock,
     OnceFailed,
     SelfDeadlock,
+    SystemRefused,
     UnsafeGround,
     WouldBlock,
     aonce,
@@ -30,7 +35,7 @@ from lifehold.local.files import HOST, Files
 from lifehold.local.kernel_holders import waiters_of
 from lifehold.recipes import once_results
 from lifehold.recipes.once import ResultRefused, forget
-from lifehold.runtime import clock
+from lifehold.runtime import clock, native
 
 
 @pytest.fixture
@@ -115,7 +120,10 @@ def test_a_result_is_made_anew_when_it_is_older_than_keep(name, monkeypatch):
     assert job.runs == 2  # by the wall clock it is young
     monkeypatch.setattr(clock, "utc_now", lambda: utc - 10)
     once(name, job, keep=3600)
-    assert job.runs == 3  # from the future: that clock cannot be believed
+    assert job.runs == 2  # a clock that stands ahead by less than what counts
+    monkeypatch.setattr(clock, "utc_now", lambda: utc - 3610)
+    once(name, job, keep=3600)
+    assert job.runs == 3  # that clock cannot be believed
 
 
 def test_keep_of_zero_shares_with_those_who_waited_and_nobody_else(name, eventually):
@@ -667,3 +675,116 @@ def test_a_number_after_which_none_can_come_is_refused_by_name(name):
         with pytest.raises(CorruptRecord, match=r"Remove 09223372036854775806\.\* there"):
             once(name, job)
     assert not job.runs
+
+
+async def never() -> bool:
+    return False
+
+
+def never_either():
+    yield
+
+
+def call_of(function):
+    """What makes a coroutine, and does not look so."""
+    return lambda *given: function(*given)  # noqa: PLW0108  the lambda is what is tested
+
+
+@pytest.mark.parametrize("unless", [never, call_of(never), never_either])
+def test_a_check_that_has_to_be_awaited_is_no_answer(name, unless):
+    with pytest.raises(InvalidArgument, match=r"aonce|generator"):
+        once(name, lambda: pytest.fail("ran"), unless=unless)
+
+
+def test_a_check_of_aonce_may_be_a_coroutine_and_no_generator(name):
+    assert asyncio.run(aonce(name, lambda: 7, unless=never)) == 7
+    with pytest.raises(InvalidArgument, match="generator"):
+        asyncio.run(aonce(name, lambda: 7, unless=never_either))
+
+
+def test_a_result_that_cannot_be_told_is_in_hand_when_the_refusal_cannot_be_told_either(name):
+    def run():
+        shutil.rmtree(f"{name}.once")
+        return {1, 2}
+
+    with pytest.raises(ResultRefused) as caught:
+        once(name, run)
+    assert caught.value.value == {1, 2}
+    assert "could not be told" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("face", ["once", "aonce"])
+def test_what_a_run_made_is_in_hand_when_the_lock_cannot_be_let_go(name, face, monkeypatch):
+    refused = SystemRefused("no such right any more")
+
+    def release(self):
+        real(self)
+        raise refused
+
+    async def arelease(self):
+        await areal(self)
+        raise refused
+
+    real, areal = Lease.release, AsyncLease.release
+    monkeypatch.setattr(Lease, "release", release)
+    monkeypatch.setattr(AsyncLease, "release", arelease)
+
+    def call(function):
+        return once(name, function) if face == "once" else asyncio.run(aonce(name, function))
+
+    with pytest.raises(SystemRefused) as caught:
+        call(lambda: 7)
+    assert caught.value.value == 7
+    forget(name)
+
+    def fails():
+        raise ZeroDivisionError("the run")
+
+    with pytest.raises(OnceFailed, match="the run") as failed:
+        call(fails)
+    assert isinstance(failed.value.__cause__, ZeroDivisionError)
+    assert "could not be let go" in failed.value.__notes__[-1]
+
+
+def test_what_a_coroutine_made_is_told_where_no_thread_can_be_had(name, monkeypatch):
+    def full(*_, **__):
+        raise RuntimeError("can't start new thread")
+
+    async def run():
+        monkeypatch.setattr(native, "start_new_thread", full)
+        return 7
+
+    assert asyncio.run(aonce(name, run)) == 7
+    monkeypatch.undo()
+    assert once(name, lambda: pytest.fail("ran")) == 7
+
+
+def test_a_result_of_a_host_whose_clock_stands_ahead_counts_and_one_of_another_age_does_not(name):
+    once(name, lambda: 1, keep=60)
+    (file,) = Path(f"{name}.once").glob("*.done")
+    line, _, content = file.read_bytes().partition(b"\n")
+    for ahead, answer in ((5, 1), (600, 2)):
+        facts = json.loads(line) | {"boot": "of another host", "at": clock.utc_now() + ahead}
+        file.write_bytes(json.dumps(facts).encode() + b"\n" + content)
+        assert once(name, lambda: 2, keep=60) == answer
+
+
+def test_a_decorated_function_without_a_name_is_told_of_its_arguments(name):
+    with pytest.raises(InvalidArgument, match="arguments"):
+        once(name)(functools.partial(print))(1)
+
+
+def test_a_newer_result_in_a_store_is_told_without_its_password(monkeypatch):
+    class Newer:
+        path, most = "redis://h/0#n", 1
+
+        def __init__(self, url):
+            pass
+
+        def read(self):
+            return 5, b'{"lifehold": 2}\n'
+
+    monkeypatch.setattr(once_results, "StoreResults", Newer)
+    with pytest.raises(CorruptRecord, match="version 2") as caught:
+        once("redis://app:s3cret@localhost:1/0#n", lambda: 1)
+    assert "s3cret" not in f"{caught.value} {caught.value.name} {caught.value!r}"

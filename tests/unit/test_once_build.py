@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import os
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from crash.scene import until
 from crash.terrain import as_nobody, folder_for_all, result
 from ground import needs
-from lifehold import InvalidArgument, LeaseLost, OnceFailed, SystemRefused
+from lifehold import InvalidArgument, LeaseLost, NotHeld, OnceFailed, SystemRefused
 from lifehold.local.files import HOST, Files
+from lifehold.local.kernel_holders import waiters_of
 from lifehold.recipes import once_build
 from lifehold.recipes.once_build import build_once
 
@@ -345,3 +349,95 @@ def test_a_lock_lost_with_nothing_there_is_an_error(target, monkeypatch):
     monkeypatch.setattr(once_build.Staging, "publish", lambda self: False)
     with pytest.raises(LeaseLost):
         build_once(target, unlocked)
+
+
+def test_a_child_that_comes_out_of_a_build_puts_nothing_in_its_place(target):
+    """The parent goes on building while the child is past the function."""
+    parent = os.getpid()
+
+    def build(staging):
+        Path(staging, "a").touch()
+        if not os.fork():
+            return
+        assert os.waitstatus_to_exitcode(os.wait()[1]) == 3
+        assert not target.exists()
+        Path(staging, "b").touch()
+
+    try:
+        build_once(target, build)
+    except BaseException as error:
+        if os.getpid() != parent:
+            os._exit(3 if isinstance(error, NotHeld) else 4)
+        raise
+    if os.getpid() != parent:
+        os._exit(5)
+    assert sorted(os.listdir(target)) == ["a", "b"]
+
+
+@needs("root")
+def test_a_leftover_of_another_user_in_a_sticky_folder_stays_and_all_is_built(caplog):
+    with folder_for_all(0o1777) as folder:
+        build_once(folder / "warm", write)  # loads what that user may not read
+        left = folder / f".model.building-{NONCE}"
+        left.mkdir(mode=0o755)
+        assert result(as_nobody(build_once, folder / "model", write)) == str(folder / "model")
+        assert left.exists()
+
+
+def test_who_waited_gets_the_path_as_it_was_asked_for(target):
+    target.mkdir(parents=True)
+    link = target.parent / "other"
+    link.symlink_to(target)
+    begun, go = threading.Event(), threading.Event()
+
+    def build(staging):
+        begun.set()
+        go.wait(60)
+        write(staging)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(build_once, target / "m", build)
+        assert begun.wait(60)
+        second = pool.submit(build_once, link / "m", lambda _: pytest.fail("built"))
+        until(lambda: waiters_of(HOST, str(target / "m.lock")), words="the second waits")
+        go.set()
+        assert (first.result(60), second.result(60)) == (str(target / "m"), str(link / "m"))
+
+
+@pytest.mark.parametrize("given", ["cache/.", "cache/..", "cache/./"])
+def test_a_path_that_ends_in_dots_names_no_folder_to_be_built(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cache").mkdir()
+    with pytest.raises(InvalidArgument, match="must name the folder to be built"):
+        build_once(given, write)
+    assert not os.listdir("cache")
+
+
+@pytest.mark.parametrize("to", ["nowhere", "empty"])
+def test_a_link_that_leads_to_nothing_is_refused_before_anything_is_built(target, to):
+    (target.parent / "empty").mkdir(parents=True)
+    target.symlink_to(to)
+    with pytest.raises(InvalidArgument, match="is a link"):
+        build_once(target, lambda _: pytest.fail("built"))
+
+
+def test_a_build_is_a_plain_function(target):
+    async def build(staging):
+        raise AssertionError
+
+    def builds(staging):
+        yield
+
+    with pytest.raises(InvalidArgument, match="plain function"):
+        build_once(target, build)
+    with pytest.raises(OnceFailed, match="plain function"):
+        build_once(target, functools.partial(lambda run, staging: run(staging), build))
+    with pytest.raises(InvalidArgument, match="generator"):
+        build_once(target, builds)
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("rule", ["keep", "unless", "dump", "limit"])
+def test_a_build_takes_the_options_of_a_lock_alone(target, rule):
+    with pytest.raises(InvalidArgument, match=rule):
+        build_once(target, write, **{rule: 60})

@@ -122,14 +122,14 @@ def once(
 
 
 def _once(rules: OnceRules, fn: Callable[[], object]) -> object:
-    if rules.unless is not None and (said := rules.unless()):
+    if said := _already(rules):
         return said
     seen, result = rules.arrive()
     if result is not None:
         return rules.value(result)
     lock = named(Lock, rules)
     block = part()
-    begins = BlockEntry(block=block)
+    begins, answer = BlockEntry(block=block), NOTHING
     try:
         answer = _let_in(rules, lock.acquire(begins), seen, fn)
     finally:
@@ -140,7 +140,10 @@ def _once(rules: OnceRules, fn: Callable[[], object]) -> object:
             pass  # told already; what has been published is published
         except BaseException as error:
             block.undo(error)
-            raise
+            told = not_let_go(error, answer)
+            if told is error:
+                raise
+            raise told from told.__cause__
     return answer
 
 
@@ -148,9 +151,18 @@ def _let_in(rules: OnceRules, lease: Holding, seen: int, fn: Callable[[], object
     result = rules.let_in(seen)
     if result is not None:
         return rules.value(result)
-    if rules.unless is not None and (said := rules.unless()):
+    if said := _already(rules):
         return said
     return _run(rules, lease, seen, fn)
+
+
+def _already(rules: OnceRules) -> object:
+    """What `unless` says."""
+    if rules.unless is None:
+        return None
+    said = rules.unless()
+    refuse_awaitable(rules.unless, said)
+    return said
 
 
 def _run(rules: OnceRules, lease: Holding, seen: int, fn: Callable[[], object]) -> object:
@@ -185,6 +197,7 @@ def forget(name: Name, *, shared: bool = False) -> bool:
 
 
 SUFFIX = ".once"  # of the folder, behind the path of the lock
+NOTHING: object = object()  # no answer yet
 NOT_HERE = ("exclusive", "reentrant", "record", "cleanup")
 
 
@@ -200,8 +213,8 @@ class OnceRules:
         codec: Codec,
         options: dict[str, Any],
     ) -> None:
-        if unless is not None and not callable(unless):
-            raise InvalidArgument(f"unless must be callable, not {unless!r}")
+        if unless is not None:
+            refuse_function(unless, coroutine=True, called="unless")
         if keep is ...:  # what `unless` looks at knows better than a result that was kept
             keep = None if unless is None else 0.0
         self.keep = None if keep is None else seconds("keep", keep)
@@ -222,7 +235,7 @@ class OnceRules:
         return self._counted(self.results.read(), seen)
 
     def _counted(self, found: tuple[int, bytes] | None, seen: int | None) -> OnceResult | None:
-        result = None if found is None else unpacked(*found, self.path)
+        result = None if found is None else unpacked(*found, lock_names.shown(self.path))
         if result is None or (seen is not None and result.number > seen):
             return result
         most = self.keep if result.succeeded else self.keep_failure
@@ -265,7 +278,10 @@ class OnceAttempt:
         try:
             content, again = rules.codec.packed(rules.name, given, rules.results.most)
         except ResultRefused as error:
-            self._publish(packed(FAILURE, self.lease.token, b"", **failure_facts(error)))
+            try:
+                self._publish(packed(FAILURE, self.lease.token, b"", **failure_facts(error)))
+            except LifeholdError as refused:
+                error.add_note(f"It could not be told to the others: {refused}")
             raise
         try:
             self._publish(packed(VALUE, self.lease.token, content))
@@ -296,6 +312,18 @@ class OnceAttempt:
         """There is no result; the next one runs. In a forked child: it is the parent's run."""
         if self.generation == fork.here():
             self.run.withdraw()
+
+
+def not_let_go(error: BaseException, answer: object) -> BaseException:
+    """What goes up where the lock could not be let go: with what the run made, or why it failed."""
+    before = error.__context__
+    if isinstance(before, OnceFailed | ResultRefused):
+        before.add_note(f"Its lock could not be let go: {error}")
+        return before
+    if isinstance(error, LifeholdError) and answer is not NOTHING:
+        error.__dict__["value"] = answer
+        error.add_note("What it was taken for is done: the result is the `value` of this error")
+    return error
 
 
 OWN = frozenset({"keep", "keep_failure", "unless", "dump", "load", "limit"})
@@ -385,8 +413,8 @@ def decorator(
         def called(*args: object, **kwargs: object) -> object:
             if (args or kwargs) and not callable(name):
                 raise InvalidArgument(
-                    f"@{face}({name!r}) on {function.__name__!r}, which was called with arguments: "
-                    "their results would be one. Give a name of the arguments: "
+                    f"@{face}({name!r}) on {called_so(function)!r}, which was called with "
+                    "arguments: their results would be one. Give a name of the arguments: "
                     f"@{face}(lambda version: f'build-{{version}}')"
                 )
             of = name(*args, **kwargs) if callable(name) else name
@@ -411,25 +439,30 @@ def _bare(face: str, name: object) -> InvalidArgument:
     return InvalidArgument(f"@{face}(NAME) decorates one function, which stands below it")
 
 
-def refuse_function(function: object, *, coroutine: bool) -> None:
+def refuse_function(function: object, *, coroutine: bool, called: str = "fn") -> None:
     """Raises InvalidArgument for what cannot be run by this face."""
     if not callable(function):
         cure = ": hand on build, not build()" if function is None else ""
         shown = function if function is None else f"{type(function).__name__} {function!r}"
-        raise InvalidArgument(f"fn must be callable, not {shown}{cure}")
+        raise InvalidArgument(f"{called} must be callable, not {shown}{cure}")
     refuse_generators(function)
     if is_coroutine_function(function) and not coroutine:
-        raise _is_coroutine(function)
+        raise _is_coroutine(function, called)
 
 
-def refuse_awaitable(function: object, given: Any) -> None:
+def refuse_awaitable(function: object, given: Any, called: str = "fn") -> None:
     """The same, for a function whose call alone showed it."""
     if hasattr(given, "__await__"):
         if hasattr(given, "close"):
             given.close()  # else Python warns that it was never awaited
-        raise _is_coroutine(function)
+        raise _is_coroutine(function, called)
 
 
-def _is_coroutine(function: object) -> InvalidArgument:
-    shown = getattr(function, "__name__", repr(function))
-    return InvalidArgument(f"{shown!r} makes a coroutine: use `await aonce(...)`, or @aonce")
+def called_so(function: object) -> str:
+    """The name of a function, or what stands for it."""
+    return str(getattr(function, "__name__", repr(function)))
+
+
+def _is_coroutine(function: object, called: str) -> InvalidArgument:
+    cure = "give a plain function" if called == "build" else "use `await aonce(...)`, or @aonce"
+    return InvalidArgument(f"{called_so(function)!r} makes a coroutine: {cure}")

@@ -10,11 +10,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from ..aio import AsyncLock
-from ..core.errors import LeaseLost, NotHeld
+from ..core.errors import LeaseLost, NotHeld, SystemRefused
 from ..described import explained
 from ..lease import BlockEntry, part
 from ..runtime.eventloop import EVENT_LOOP
-from .once import OnceAttempt, OnceRules, decorator, named, refuse_function, refuse_strange
+from .once import (
+    NOTHING,
+    OnceAttempt,
+    OnceRules,
+    decorator,
+    named,
+    not_let_go,
+    refuse_function,
+    refuse_strange,
+)
 from .once_results import LIMIT, Codec
 
 if TYPE_CHECKING:
@@ -75,7 +84,7 @@ async def _once(rules: OnceRules, fn: Callable[[], object]) -> object:
     if result is not None:
         return rules.value(result)
     block = part()
-    begins = BlockEntry(block=block)
+    begins, answer = BlockEntry(block=block), NOTHING
     try:
         answer = await _let_in(rules, lock, await lock.acquire(begins), seen, fn)
     finally:
@@ -86,7 +95,10 @@ async def _once(rules: OnceRules, fn: Callable[[], object]) -> object:
             pass  # told already; what has been published is published
         except BaseException as error:
             block.undo(error)
-            raise
+            told = not_let_go(error, answer)
+            if told is error:
+                raise
+            raise told from told.__cause__
     return answer
 
 
@@ -142,8 +154,19 @@ async def _disk(
 
 async def _flushed(call: Callable[[], object]) -> Any:
     """A call that waits for the disk, to its end even when we are cancelled."""
+    begun = False
+
+    def begin() -> object:
+        nonlocal begun
+        begun = True
+        return call()
 
     async def in_thread() -> object:
-        return await EVENT_LOOP.in_thread(call, lambda _: None)
+        return await EVENT_LOOP.in_thread(begin, lambda _: None)
 
-    return await EVENT_LOOP.shield(in_thread())
+    try:
+        return await EVENT_LOOP.shield(in_thread())
+    except SystemRefused:
+        if begun:
+            raise
+    return call()  # no thread is to be had: it holds up the loop, and nothing is lost

@@ -18,7 +18,7 @@ from ..local.handles import files_for
 from ..local.refusals import make_folders, no_flock, refused
 from ..lock import lock_path
 from ..runtime import fork, notify
-from .once import OnceFailed, once
+from .once import OnceFailed, once, refuse_awaitable, refuse_function, refuse_strange
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ def build_once(
     lost and nothing is there; what `Lock.acquire` raises. Not promised: that `build` never runs
     twice; of two results the first stays.
     """
-    if not callable(build):
-        raise InvalidArgument(f"build must be callable, not {type(build).__name__} {build!r}")
+    refuse_function(build, coroutine=False, called="build")
+    refuse_strange("build_once()", options)
     if not hasattr(os, "fwalk"):
         raise SystemRefused("build_once needs Unix, where a folder can be renamed over another")
     target = target_of(path)
@@ -66,19 +66,21 @@ def build_once(
         staging = begin(site)
         pid = os.getpid()
         try:
-            build(staging.path)
-            put_in_place(site, staging, flush)
+            refuse_awaitable(build, build(staging.path), "build")
+            if os.getpid() == pid:  # L9  a child that came out of `build` has built nothing
+                put_in_place(site, staging, flush)
         finally:
             staging.end(pid)
         return target
 
     there = {"unless": lambda: site.published() and target, "keep_failure": keep_failure}
     try:
-        return str(once(target + LOCK, run, **there, **options))
+        once(target + LOCK, run, **there, **options)
     except (LeaseLost, OnceFailed) as error:
         if overtaken(site, error):
             return target  # by whoever took over, or by us before
         raise
+    return target  # as we call it: who built it may see it under another path
 
 
 def overtaken(site: BuildFolder, error: LeaseLost | OnceFailed) -> bool:
@@ -98,7 +100,7 @@ def overtaken(site: BuildFolder, error: LeaseLost | OnceFailed) -> bool:
 
 def target_of(path: object) -> str:
     given = os.fspath(path) if isinstance(path, os.PathLike) else path
-    if isinstance(given, str) and given.strip("/") in ("", ".", ".."):
+    if isinstance(given, str) and os.path.basename(given.rstrip("/")) in ("", ".", ".."):
         raise InvalidArgument(f"path must name the folder to be built, not {given!r}")
     if not isinstance(given, str):
         return lock_path(given)  # says what it may be
@@ -342,9 +344,9 @@ class BuildFolder:
     def published(self) -> bool:
         """Whether the target is there, with something in it."""
         try:
-            return bool(self.files.listdir(self.target))
+            found = bool(self.files.listdir(self.target))
         except FileNotFoundError:
-            return False
+            found = False
         except NotADirectoryError:
             raise InvalidArgument(
                 f"{self.target!r} is a file, and a folder is to be built there: name another path",
@@ -352,6 +354,22 @@ class BuildFolder:
             ) from None
         except OSError as error:
             raise refused(self.target, error) from error
+        if not found:
+            self._refuse_link()
+        return found
+
+    def _refuse_link(self) -> None:
+        """No folder can be renamed over a link: told before anything is built."""
+        try:
+            mode = self.files.lstat(self.target).st_mode
+        except OSError:
+            return  # there is nothing
+        if stat.S_ISLNK(mode):
+            raise InvalidArgument(
+                f"{self.target!r} is a link, to nothing or to an empty folder, and no folder can "
+                "take its place: name the folder that it leads to",
+                name=self.target,
+            )
 
     def clear(self, nonce: str) -> None:
         """Remove what killed builders left, by the exact form of its name. With the lock in hand.
@@ -374,6 +392,9 @@ class BuildFolder:
                     self.files.rename(path, gone)
                 except FileNotFoundError:
                     continue  # it is in its place
+                except OSError as error:  # another user's, in a sticky folder
+                    _tell_it_stays(self.files, path, error.strerror)
+                    continue
                 self.remove(gone)
 
     def _abandoned(self, path: str) -> bool:

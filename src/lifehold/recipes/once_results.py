@@ -95,16 +95,16 @@ class OnceResult:
         return self.kind == VALUE or (self.kind == COMMAND and self.facts.get("code") == 0)
 
     def age(self) -> float:
-        """Seconds since it was published; infinite when the clock says that it is yet to come.
+        """Seconds since it was published; of one that is yet to come by our clock, seconds until.
 
-        By the monotonic clock within one boot, which no step of the wall clock changes.
+        So the clock of another host may stand ahead by less than the age that still counts. Within
+        one boot by the monotonic clock, which no step of the wall clock changes.
         """
         boot, up = self.facts.get("boot"), self.facts.get("up")
         if boot is not None and isinstance(up, int | float) and boot == boot_id():
             if (age := clock.now() - up) >= 0:
                 return age
-        age = clock.utc_now() - float(self.facts.get("at") or 0.0)
-        return age if age >= 0 else float("inf")
+        return abs(clock.utc_now() - float(self.facts.get("at") or 0.0))
 
     def by(self) -> str:
         """Who ran it, for people."""
@@ -710,7 +710,10 @@ class StoreResults:
         if state is None or state.kept is None:
             return None
         token, text = state.kept
-        return token, base64.b64decode(text)
+        try:
+            return token, base64.b64decode(text)
+        except ValueError:
+            return token, b""  # not written by us: no result
 
     def begin(self, token: int, check: Callable[[], None]) -> StoreOnceRun:
         """The run of a grant."""

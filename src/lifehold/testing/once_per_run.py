@@ -110,7 +110,8 @@ class WorkerRun:
             raise NothingToTearDown
 
         try:
-            value = once(self.folder / name, gone, **rules)
+            # However old it is, and whatever it was made for: it is to be torn down.
+            value = once(self.folder / name, gone, **rules | {"keep": None, "unless": None})
         except NothingToTearDown:
             return
         forget(self.folder / name)

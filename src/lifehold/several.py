@@ -46,10 +46,11 @@ else:
 class LeaseGroup:
     """The leases of several locks, in the order in which those were named."""
 
-    __slots__ = ("_leases",)
+    __slots__ = ("_leases", "_left")
 
     def __init__(self, leases: list[Any]) -> None:
         self._leases = leases
+        self._left = leases.copy()  # whose one level, of perhaps several, was not given back yet
 
     def check(self) -> None:
         """Raises LeaseLost or NotHeld as soon as one of them is not held any more."""
@@ -80,6 +81,8 @@ class LeaseGroup:
             for lease in self._leases[::-1]:
                 try:
                     lease.release()
+                    if lease in self._left:  # no call in between, where a signal could come
+                        self._left.remove(lease)
                 except BaseException as error:  # noqa: BLE001 - raised when the others are free
                     first = first or error
             if first is not None:
@@ -90,10 +93,17 @@ class LeaseGroup:
             raise
 
     def _give_up(self, error: BaseException) -> None:
-        """L6  The release was interrupted: nobody comes back to what is left."""
-        for lease in self._leases:
-            if not lease._depth and not lease._of_parent():
+        """L6  The release was interrupted: nobody comes back to what is left.
+
+        A lease that an outer block holds too loses our level alone.
+        """
+        while self._left:
+            lease = self._left[-1]
+            if lease._depth:
+                lease._depth -= 1
+            elif not lease._of_parent():
                 lease._lock._undo(lease._grant, error)
+            del self._left[-1:]
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -223,7 +233,13 @@ class OfAll(OfShape):
 
     def leases(self) -> list[Any]:
         """What it holds."""
-        return list(self.lease or ())
+        return [] if self.lease is None else list(self.lease._left)
+
+    def undo(self, error: BaseException) -> None:
+        """L6  Nothing of it stays held."""
+        if self.lease is not None:
+            self.lease._give_up(error)
+        self.lease = None
 
     def ended(self, asker: object) -> Any:
         """The leases that end with this block."""
@@ -329,7 +345,10 @@ class All:
             return leases
         except BaseException as error:
             taken = had(parts)
-            let_go(parts, error)
+            try:
+                let_go(parts, error)
+            finally:
+                undo(parts, error)
             if isinstance(error, NotAcquired):
                 of_all(error, self._locks, taken)
             raise
@@ -367,10 +386,15 @@ def let_go(parts: dict[object, Block], error: BaseException) -> None:
         try:
             if each.lease is not None:
                 each.lease.release()
+                each.lease = None  # the rest of it is an outer block's
         except Exception as other:  # noqa: BLE001 - the first error matters more
             error.add_note(str(other))
-        finally:
-            each.undo(error)  # L6  it may have been interrupted before its lock knew of it
+
+
+def undo(parts: dict[object, Block], error: BaseException) -> None:
+    """L6  One may have been interrupted before its lock knew of it, or while it was let go of."""
+    for each in parts.values():
+        each.undo(error)
 
 
 def had(parts: dict[object, Block]) -> list[object]:

@@ -9,7 +9,7 @@ from .described import ASYNC, explained
 from .lease import BlockEntry, aexit_method, exiting, of_shape, part
 from .runtime import clock, fork
 from .runtime.eventloop import EVENT_LOOP, to_await
-from .several import LeaseGroup, OfAll, had, held, in_order, locks_of, of_all
+from .several import LeaseGroup, OfAll, had, held, in_order, locks_of, of_all, undo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from . import decorated, words
     from .aio import AsyncLease
+    from .lease import Block
 
     P = ParamSpec("P")
     R = TypeVar("R")
@@ -69,7 +70,7 @@ class AsyncLeaseGroup(LeaseGroup):
         try:
             for lease in self._leases[::-1]:
                 try:
-                    await EVENT_LOOP.shield(lease.release())
+                    await EVENT_LOOP.shield(self._end(lease))
                 except BaseException as error:  # noqa: BLE001 - raised when the others are free
                     first = first or error
             if first is not None:
@@ -78,6 +79,12 @@ class AsyncLeaseGroup(LeaseGroup):
             if not isinstance(error, Exception):
                 self._give_up(error)
             raise
+
+    async def _end(self, lease: AsyncLease) -> None:
+        """One step for whoever is cancelled meanwhile."""
+        await lease.release()
+        if lease in self._left:
+            self._left.remove(lease)
 
 
 @explained(
@@ -207,12 +214,9 @@ class AsyncAll:
         except BaseException as error:
             taken = had(parts)
             try:
-                await AsyncLeaseGroup([parts[lock].lease for lock in taken]).release()
-            except Exception as other:  # noqa: BLE001 - the first error matters more
-                error.add_note(str(other))
+                await let_go(parts, error)
             finally:
-                for each in parts.values():
-                    each.undo(error)  # L6  it may have been interrupted before its lock knew of it
+                undo(parts, error)
             if isinstance(error, NotAcquired):
                 of_all(error, self._locks, taken)
             raise
@@ -233,3 +237,24 @@ class AsyncAll:
             raise
 
     __aexit__ = exiting(AsyncOfAll, aexit_method)
+
+
+async def let_go(parts: dict[AsyncLock, Block], error: BaseException) -> None:
+    """Not all could be had: those that were taken are let go of."""
+    stopped: BaseException | None = None
+    for each in list(parts.values())[::-1]:
+        try:
+            await EVENT_LOOP.shield(_let_go_of(each))
+        except Exception as other:  # noqa: BLE001 - the first error matters more
+            error.add_note(str(other))
+        except BaseException as other:  # noqa: BLE001 - raised when the others are free
+            stopped = stopped or other
+    if stopped is not None:
+        raise stopped
+
+
+async def _let_go_of(part: Block) -> None:
+    """One step for whoever is cancelled meanwhile."""
+    if part.lease is not None:
+        await part.lease.release()
+        part.lease = None  # the rest of it is an outer block's

@@ -43,6 +43,9 @@ else:
     words = fork.later("lifehold.words", globals())
 
 
+LEAST = 1e-9  # seconds: of a wait that is used up, whose end is a Timeout; 0 asks for one try
+
+
 class LeaseGroup:
     """The leases of several locks, in the order in which those were named."""
 
@@ -335,7 +338,7 @@ class All:
         parts = {lock: part() for lock in in_order(self._locks)}
         try:
             for lock, each in parts.items():
-                left = None if until is None else max(0.0, until - clock.now())
+                left = None if until is None else max(LEAST, until - clock.now())
                 entry = BlockEntry(left if patience else patience, each)
                 lock.acquire(entry, cancel=self._cancel)
             leases = LeaseGroup([parts[lock].lease for lock in self._locks])

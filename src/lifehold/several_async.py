@@ -9,7 +9,7 @@ from .described import ASYNC, explained
 from .lease import BlockEntry, aexit_method, exiting, of_shape, part
 from .runtime import clock, fork
 from .runtime.eventloop import EVENT_LOOP, to_await
-from .several import LeaseGroup, OfAll, had, held, in_order, locks_of, of_all, undo
+from .several import LEAST, LeaseGroup, OfAll, had, held, in_order, locks_of, of_all, undo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class AsyncAll:
         parts = {lock: part() for lock in in_order(self._locks)}
         try:
             for lock, each in parts.items():
-                left = None if until is None else max(0.0, until - clock.now())
+                left = None if until is None else max(LEAST, until - clock.now())
                 entry = BlockEntry(left if patience else patience, each)
                 await lock.acquire(entry)
             leases = AsyncLeaseGroup([parts[lock].lease for lock in self._locks])

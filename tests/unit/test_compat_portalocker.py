@@ -85,6 +85,32 @@ def test_flock_keeps_ours_out_and_the_file_is_emptied_under_the_lock_alone(path)
         assert file.read() == ""
 
 
+@pytest.mark.parametrize(
+    ("mode", "found"),
+    [
+        ("w", "HELLO world"),
+        ("w+", "HELLO world"),
+        ("wb", "HELLO world"),
+        ("wb+", "HELLO world"),
+        ("a", "oldhello worldHELLO"),
+    ],
+)
+def test_a_file_is_written_where_its_mode_says(path, mode, found):
+    Path(path).write_text("old", encoding="utf-8")
+    as_mode = (lambda text: text.encode()) if "b" in mode else str
+    with Lock(path, mode) as file:
+        file.write(as_mode("hello world"))
+        file.seek(0)
+        file.write(as_mode("HELLO"))
+    assert Path(path).read_text(encoding="utf-8") == found
+    with TemporaryFileLock(path) as file:
+        file.write("hello world")
+        file.seek(0)
+        file.write("HELLO")
+        file.flush()
+        assert Path(path).read_text(encoding="utf-8") == "HELLO world"
+
+
 def test_a_refusal_names_the_holder_and_goes_to_another_process(path):
     with Lock(path), pytest.raises(LockException, match=str(os.getpid())) as caught:
         Lock(path, timeout=0).acquire()

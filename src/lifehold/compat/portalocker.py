@@ -337,6 +337,7 @@ class OpenedFileLock(LockBase[IO[Any]]):
         if self.truncate:
             fh.seek(0)
             fh.truncate(0)
+            _unappend(fh.fileno())
         return fh
 
     def _still(self) -> OpenFile | None:
@@ -530,6 +531,13 @@ def _unlink_the_rest() -> None:
     for each in list(_temporary):
         with suppress(Exception):
             each.release()
+
+
+def _unappend(fd: int) -> None:
+    """A file that was opened for appending is written where it stands from now on."""
+    import fcntl
+
+    fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_APPEND)
 
 
 def _fh_matches_path(fh: OpenFile, filename: str) -> bool:

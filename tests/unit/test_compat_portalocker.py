@@ -111,6 +111,38 @@ def test_a_file_is_written_where_its_mode_says(path, mode, found):
         assert Path(path).read_text(encoding="utf-8") == "HELLO world"
 
 
+class Owner:
+    """A lock that all its objects share."""
+
+    def __init_subclass__(cls, lock):
+        cls.lock = lock
+
+
+@pytest.mark.parametrize("kind", [Lock, RLock, TemporaryFileLock])
+def test_deleting_a_lock_that_is_an_attribute_of_a_class_lets_it_go(path, kind):
+    class Shared(Owner, lock=kind(path)):
+        pass
+
+    owner = Shared()
+    owner.lock.acquire()
+    assert not is_free(path)
+    del owner.lock
+    assert is_free(path)
+    assert owner.lock is Shared.lock  # it stays, and may be taken again
+    with owner.lock:
+        assert not is_free(path)
+
+
+def test_deleting_a_semaphore_that_is_an_attribute_of_a_class_lets_it_go(tmp_path):
+    class Shared(Owner, lock=BoundedSemaphore(1, "slots", directory=tmp_path)):
+        pass
+
+    owner = Shared()
+    slot = owner.lock.acquire()
+    del owner.lock
+    assert is_free(slot.filename)
+
+
 def test_a_refusal_names_the_holder_and_goes_to_another_process(path):
     with Lock(path), pytest.raises(LockException, match=str(os.getpid())) as caught:
         Lock(path, timeout=0).acquire()

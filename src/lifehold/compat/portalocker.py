@@ -238,6 +238,10 @@ class LockBase(ABC, Generic[Result_co]):
     ) -> None:
         self.release()
 
+    def __delete__(self, owner: object) -> None:
+        """`del owner.lock` of a lock that is an attribute of a class lets it go."""
+        self.release()
+
 
 class OpenedFileLock(LockBase[IO[Any]]):
     """A lock on a file, which it opens: `acquire()` and `with` give the open file.

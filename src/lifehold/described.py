@@ -289,44 +289,69 @@ class DescribedLock:
     __slots__ = ()
 
     def __reduce_ex__(self, _: SupportsIndex) -> Any:
-        given, options = _description(self)
-        return remade, (type(self), given, options)
+        described = _description(self)
+        if not _is_made_by_us(type(self)):
+            remade(*described)  # who gets it may be a worker, which could tell nobody
+        return remade, described
 
     def __copy__(self) -> object:
         try:
-            given, options = _description(self)
+            described = _description(self)
         except TypeError:
             return self  # of a store: it describes the same lock
-        return remade(type(self), given, options)
+        return remade(*described)
 
     def __deepcopy__(self, _: object) -> object:
         return self.__copy__()
 
 
-def remade(cls: Any, given: tuple[object, ...], options: dict[str, object]) -> Any:
-    """The lock that was pickled."""
-    return cls(*given, **options)
+def remade(
+    cls: Any, given: tuple[object, ...], options: dict[str, object], path: str | None = None
+) -> Any:
+    """The lock that was pickled. Raises TypeError where it would be another than that of `path`."""
+    made = cls(*given, **options)
+    if path is None or made.path == path or canonical(made.path) == canonical(path):
+        return made
+    raise TypeError(
+        f"the {cls.__name__} of {path!r} cannot be made again: with the same arguments it would "
+        f"lock {made.path!r}; have its constructor give an absolute path, or hand on the path"
+    )
 
 
-def _description(one: Any) -> tuple[tuple[object, ...], dict[str, object]]:
-    """What makes the same lock anywhere on this machine. Raises TypeError."""
-    kept: tuple[tuple[object, ...], dict[str, object]] = getattr(one, "_given", ((), {}))
-    given, options = kept
-    if "://" not in one.path and not (given or options):
-        raise TypeError(
-            f"{one!r} cannot be pickled: its file is open in this process; hand on the path, and "
-            "open it there"
-        )
+def _is_made_by_us(cls: type) -> bool:
+    """Whether the arguments of a class are those of a lock: its constructor is no user's."""
+    made = next(each for each in cls.__mro__ if "__init__" in vars(each))
+    return made.__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def _description(one: Any) -> tuple[type, tuple[object, ...], dict[str, object], str]:
+    """What makes the same lock anywhere on this machine, by `remade`. Raises TypeError."""
+    kept: tuple[tuple[object, ...], dict[str, object]] | None = getattr(one, "_given", None)
     if "://" in one.path:
         raise TypeError(
             f"{one!r} cannot be pickled: its store is open in this process; hand on its URL, and "
             "connect there"
         )
+    if kept is None:
+        raise TypeError(
+            f"{one!r} cannot be pickled: its file is open in this process; hand on the path, and "
+            "open it there"
+        )
+    given, options = kept
     if options.get("cancel") is not None:
         raise TypeError(f"{one!r} cannot be pickled: its cancel= is of this process")
-    if given:  # the path, wherever the working folder is then
-        return (one.path, *given[1:]), options
-    return given, {**options, "path": one.path}
+    ours, name = _is_made_by_us(type(one)), getattr(one, "_writes", one)._name
+
+    def absolute(argument: object) -> object:
+        """The path, wherever the working folder is then; what else a user's class takes."""
+        known = os.fspath(argument) if isinstance(argument, os.PathLike) else argument
+        return one.path if ours or (type(known) is str and known == name) else argument
+
+    if given:
+        given = (absolute(given[0]), *given[1:])
+    if "path" in options:
+        options = {**options, "path": absolute(options["path"])}
+    return type(one), given, options, one.path
 
 
 def _the_one(cls: Any, given: tuple[object, ...], options: dict[str, object]) -> object:

@@ -100,6 +100,90 @@ def test_what_belongs_to_this_process_is_refused_in_words(tmp_path):
         store.lock("a", wait=0).acquire()
 
 
+class OfUser(Lock):
+    """Its argument is no path."""
+
+    def __init__(self, user, folder="."):
+        super().__init__(f"{folder}/{user}.lock", wait=0)
+
+
+class OfUserAsync(AsyncLock):
+    def __init__(self, *, user, folder):
+        super().__init__(f"{folder}/{user}.lock")
+
+
+class ReadWriteOfUser(ReadWriteLock):
+    def __init__(self, user, *, folder):
+        super().__init__(f"{folder}/{user}.lock")
+
+
+class Fixed(Semaphore):
+    folder = ""
+
+    def __init__(self):
+        super().__init__(f"{self.folder}/fixed.lock", 2)
+
+
+class Passing(Lock):
+    """It hands its arguments on."""
+
+    def __init__(self, path, *more, **options):
+        super().__init__(path, *more, **options)
+
+
+class Named(Lock):
+    """Its constructor is that of `Lock`."""
+
+    def named(self):
+        return self.path
+
+
+MADE_BY_USERS = {
+    "by position": lambda folder: OfUser("joe", folder),
+    "in part by name": lambda folder: OfUser("joe", folder=folder),
+    "by name": lambda folder: OfUser(user="joe", folder=folder),
+    "of tasks": lambda folder: OfUserAsync(user="joe", folder=folder),
+    "readers and writers": lambda folder: ReadWriteOfUser("joe", folder=folder),
+    "without": lambda folder: Fixed(),
+    "one object": lambda folder: OfUser("joe", folder, singleton=True),
+    "passing": lambda folder: Passing(f"{folder}/joe.lock", wait=0),
+}
+
+
+def remade(lock):
+    return copy.copy(lock), copy.deepcopy(lock), pickle.loads(pickle.dumps(lock))
+
+
+@pytest.mark.parametrize("case", MADE_BY_USERS)
+def test_a_lock_with_a_constructor_of_its_own_locks_the_same_file(case, tmp_path, monkeypatch):
+    monkeypatch.setattr(Fixed, "folder", str(tmp_path))
+    lock = MADE_BY_USERS[case](str(tmp_path))
+    for each in remade(lock):
+        assert type(each) is type(lock)
+        assert each.path == lock.path
+
+
+@pytest.mark.parametrize("make", [Passing, Named, lambda path: Passing(path=path)])
+def test_a_relative_path_that_is_handed_on_is_found_in_another_folder(make, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lock = make("a.lock")
+    monkeypatch.chdir("/")
+    assert [each.path for each in remade(lock)] == [str(tmp_path / "a.lock")] * 3
+
+
+def test_a_lock_that_would_be_another_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lock = OfUser("joe")
+    early = pickle.dumps(lock)
+    monkeypatch.chdir("/")
+    for again in (copy.copy, copy.deepcopy, pickle.dumps, lambda _: pickle.loads(early)):
+        with pytest.raises(TypeError, match=r"would lock '/joe\.lock'") as caught:
+            again(lock)
+        assert str(tmp_path / "joe.lock") in str(caught.value)
+    monkeypatch.chdir(tmp_path)
+    assert pickle.loads(early).path == lock.path
+
+
 def into(lock):
     with lock:
         return True

@@ -83,9 +83,11 @@ class LeaseGroup:
         try:
             for lease in self._leases[::-1]:
                 try:
-                    lease.release()
-                    if lease in self._left:  # no call in between, where a signal could come
+                    if lease._depth and lease in self._left:
+                        lease._depth -= 1  # no call in between, where a signal could come
                         self._left.remove(lease)
+                    else:
+                        lease.release()
                 except BaseException as error:  # noqa: BLE001 - raised when the others are free
                     first = first or error
             if first is not None:
@@ -347,8 +349,8 @@ class All:
                 block.lease = leases
             return leases
         except BaseException as error:
-            taken = had(parts)
             try:
+                taken = had(parts)
                 let_go(parts, error)
             finally:
                 undo(parts, error)
@@ -387,9 +389,12 @@ def let_go(parts: dict[object, Block], error: BaseException) -> None:
     """Not all could be had: those that were taken are let go of."""
     for each in list(parts.values())[::-1]:
         try:
-            if each.lease is not None:
-                each.lease.release()
-                each.lease = None  # the rest of it is an outer block's
+            lease = each.lease
+            if lease is not None and lease._depth:
+                lease._depth -= 1  # no call in between, where a signal could come
+                each.lease = None  # it is an outer block's alone
+            elif lease is not None:
+                lease.release()
         except Exception as other:  # noqa: BLE001 - the first error matters more
             error.add_note(str(other))
 

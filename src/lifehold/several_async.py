@@ -82,9 +82,11 @@ class AsyncLeaseGroup(LeaseGroup):
 
     async def _end(self, lease: AsyncLease) -> None:
         """One step for whoever is cancelled meanwhile."""
-        await lease.release()
-        if lease in self._left:
+        if lease._depth and lease in self._left:
+            lease._depth -= 1  # no call in between, where a signal could come
             self._left.remove(lease)
+        else:
+            await lease.release()
 
 
 @explained(
@@ -212,8 +214,8 @@ class AsyncAll:
                 block.lease = leases
             return leases
         except BaseException as error:
-            taken = had(parts)
             try:
+                taken = had(parts)
                 await let_go(parts, error)
             finally:
                 undo(parts, error)
@@ -255,6 +257,9 @@ async def let_go(parts: dict[AsyncLock, Block], error: BaseException) -> None:
 
 async def _let_go_of(part: Block) -> None:
     """One step for whoever is cancelled meanwhile."""
-    if part.lease is not None:
-        await part.lease.release()
-        part.lease = None  # the rest of it is an outer block's
+    lease = part.lease
+    if lease is not None and lease._depth:
+        lease._depth -= 1  # no call in between, where a signal could come
+        part.lease = None  # it is an outer block's alone
+    elif lease is not None:
+        await lease.release()

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     from .waits import AcquireRequest
 
 
+LOOK = 0.05  # seconds between two looks of a release that waits for another thread
+
+
 class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     """The base of the exclusive file locks. Also a context manager and a decorator."""
 
@@ -307,8 +310,8 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
     def _give_back(self, hold: LockHold, force: bool) -> None:
         if self._generation != fork.here():
             return
-        if self._gate is not None:
-            self._gate.acquire()
+        if self._gate is not None and not self._pass_gate(self._gate, hold):
+            return
         try:
             if hold.counter and hold.fd is not None:
                 if hold.moving == "release":
@@ -324,6 +327,20 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
         finally:
             if self._gate is not None:
                 self._gate.release()
+
+    @staticmethod
+    def _pass_gate(gate: Any, hold: LockHold) -> bool:
+        """Wait until no other thread is in the middle of anything, while there is what to release.
+
+        Who acquires keeps the gate for as long as it waits: what it gets is not ours to let go.
+        """
+        ended = hold.ended
+        while hold.counter and hold.ended == ended:
+            if gate.acquire(timeout=LOOK):
+                if hold.ended == ended:
+                    return True
+                gate.release()
+        return False
 
     def _release_last(self, hold: LockHold) -> None:
         """Let go, whatever interrupts: what was begun is done before Ctrl-C goes on."""
@@ -355,6 +372,7 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
             hold.moving = ""
 
     def _forget(self, hold: LockHold) -> None:
+        hold.ended += bool(hold.counter)
         hold.counter, hold.path = 0, ""
         self._holds.discard(hold)
         if hold.mine is not None:

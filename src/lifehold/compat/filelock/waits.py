@@ -232,6 +232,7 @@ class LockHold:
         "__weakref__",
         "claim",
         "counter",
+        "ended",
         "fd",
         "grant",
         "lease",
@@ -244,6 +245,7 @@ class LockHold:
 
     def __init__(self, presence: ThreadLife | None) -> None:
         self.counter = 0  # how often it was acquired and not yet released
+        self.ended = 0  # how many of those that it has been are over
         self.fd: int | None = (
             None  # a descriptor that stands for it; what a subclass wants it to be
         )

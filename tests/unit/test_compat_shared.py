@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from lifehold.compat.filelock import (
+    AsyncFileLock,
+    AsyncSoftFileLock,
+    BaseAsyncFileLock,
     BaseFileLock,
     FileLock,
     SoftFileLock,
@@ -59,8 +64,8 @@ def test_a_release_of_what_is_not_held_leaves_the_waiting_thread_its_lock(path, 
         shared.release()
 
 
-class Halting(BaseFileLock):
-    """A lock whose release stops on its way, until it is told to go on."""
+class Halts:
+    """Of a lock whose release stops on its way, until it is told to go on."""
 
     def __init__(self, *given, **options):
         super().__init__(*given, **options)
@@ -76,6 +81,14 @@ class Halting(BaseFileLock):
         self.letting_go.set()
         assert self.go_on.wait(PATIENCE)
         self._context.lock_file_fd, self.free = None, False
+
+
+class Halting(Halts, BaseFileLock):
+    pass
+
+
+class AsyncHalting(Halts, BaseAsyncFileLock):
+    pass
 
 
 class Gate:
@@ -116,3 +129,110 @@ def test_a_release_that_comes_during_another_leaves_the_next_hold_alone(path):
     assert came, "the release waited for another thread's acquire"
     assert shared.lock_counter == 1
     shared.release()
+
+
+@pytest.mark.filterwarnings("ignore::lifehold.compat.filelock.SoftFileLockLifetimeWarning")
+@pytest.mark.parametrize("options", [{"lifetime": 600}, {"executor": True}])
+def test_a_task_that_acquires_during_a_release_holds_the_lock(path, options):
+    async def main(executor):
+        lock = AsyncSoftFileLock(path, **options | ({"executor": executor} if executor else {}))
+
+        async def second():
+            async with lock:
+                assert lock.is_locked
+                with pytest.raises(Timeout):
+                    await asyncio.to_thread(SoftFileLock(path).acquire, timeout=0)
+
+        for _ in range(20):
+            await lock.acquire()
+            await asyncio.gather(lock.release(), second())
+            assert not lock.is_locked
+
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.run(main(pool if "executor" in options else None))
+
+
+async def letting_go(lock):
+    """A task that lets go of the lock, and is in the middle of it."""
+    task = asyncio.create_task(lock.release())
+    assert await asyncio.to_thread(lock.letting_go.wait, PATIENCE)
+    return task
+
+
+async def in_line(lock, count=1):
+    """Until so many tasks wait for their turn at the lock."""
+    turn = lock._context.hold.turn
+    while len(turn._waiting) < count:  # noqa: ASYNC110 - no event tells of it
+        await asyncio.sleep(0.001)
+
+
+def test_an_acquire_waits_for_the_release_that_runs(path):
+    async def main():
+        lock = AsyncHalting(path)
+        await lock.acquire()
+        first = await letting_go(lock)
+        with pytest.raises(Timeout):
+            await lock.acquire(timeout=0)
+        second = asyncio.create_task(lock.acquire())
+        await in_line(lock)
+        lock.go_on.set()
+        await first
+        lock.free = True
+        await second
+        assert (lock.is_locked, lock.lock_counter) == (True, 1)
+        await lock.release()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("whom", ["release", "acquire"])
+def test_who_is_cancelled_at_a_release_leaves_the_lock_free(path, whom):
+    async def main():
+        lock = AsyncHalting(path)
+        await lock.acquire()
+        tasks = {"release": await letting_go(lock)}
+        tasks["acquire"] = asyncio.create_task(lock.acquire())
+        await in_line(lock)
+        tasks[whom].cancel()
+        await asyncio.sleep(0)
+        lock.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks.pop(whom)
+        lock.free = True
+        for task in tasks.values():
+            await task
+        if whom == "release":
+            assert lock.lock_counter == 1
+            await lock.release()
+        lock.free = True
+        async with lock:
+            assert lock.lock_counter == 1
+        assert not lock.is_locked
+
+    asyncio.run(main())
+
+
+def test_a_release_that_is_cancelled_before_its_turn_is_done_all_the_same(path):
+    async def main():
+        begun, go_on = threading.Event(), threading.Event()
+
+        def first(fd):
+            begun.set()
+            assert go_on.wait(PATIENCE)
+
+        lock = AsyncFileLock(path, on_acquired=first)
+        acquirer = asyncio.create_task(lock.acquire())
+        assert await asyncio.to_thread(begun.wait, PATIENCE)
+        release = asyncio.create_task(lock.release())
+        await in_line(lock)
+        release.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await acquirer
+        with pytest.raises(asyncio.CancelledError):
+            await release
+        assert not lock.is_locked
+        with FileLock(path, timeout=0):
+            pass
+
+    asyncio.run(main())

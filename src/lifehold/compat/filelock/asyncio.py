@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import contextlib
+import math
 import sys
 from concurrent import futures
 from typing import Any, TypeVar, cast
@@ -311,7 +312,7 @@ class BaseAsyncFileLock(BaseFileLock, metaclass=AsyncFileLockMeta):
             self._holds.add(hold)
             return
         if hold.fd is None:
-            hold.counter, hold.path = 0, ""
+            self._forget(hold)
             return
         try:
             await self._let_go_awaited(hold)
@@ -331,13 +332,32 @@ class BaseAsyncFileLock(BaseFileLock, metaclass=AsyncFileLockMeta):
         if self._generation != fork.here():
             return
         if hold.counter and hold.fd is not None and hold.moving != "release":
+            turn = hold.turn = hold.turn or AsyncMutex()
+            if turn.take_now():
+                await self._given_back(hold, turn, force)
+            else:  # whoever is cancelled while it waits for its turn has let go all the same
+                ended = hold.ended
+                await EVENT_LOOP.shield(self._given_back_later(hold, turn, force, ended))
+        if force:
+            for other in [each for each in self._holds if each.orphaned]:
+                if not other.moving:  # else another task is at it
+                    await self._ended(other)
+
+    async def _given_back(self, hold: LockHold, turn: AsyncMutex, force: bool) -> None:
+        try:
             if hold.counter > 1 and not force:
                 hold.counter -= 1
             else:
                 await self._ended(hold)
-        if force:
-            for other in [each for each in self._holds if each.orphaned]:
-                await self._ended(other)
+        finally:
+            turn.give()
+
+    async def _given_back_later(
+        self, hold: LockHold, turn: AsyncMutex, force: bool, ended: int
+    ) -> None:
+        """The same after another task's step, unless that has ended the hold itself."""
+        if await turn.take_while(lambda: hold.counter > 0 and hold.ended == ended):
+            await self._given_back(hold, turn, force)
 
     async def _ended(self, hold: LockHold) -> None:
         debug = LOGGER.isEnabledFor(DEBUG)
@@ -543,7 +563,8 @@ class AsyncMutex:
         self._taken = False
         self._waiting: list[Any] = []
 
-    def _take_now(self, signal: object) -> bool:
+    def take_now(self, signal: object = None) -> bool:
+        """Whether it is ours. Else `signal` is rung when there is something to look at."""
         with self._mutex:
             if self._taken:
                 if signal is not None:
@@ -554,11 +575,11 @@ class AsyncMutex:
 
     async def take(self, want: AcquireRequest) -> bool:
         """Whether it is ours, within the patience of `want`."""
-        if self._take_now(None):
+        if self.take_now():
             return True
         while want.blocking:
             signal = Signal()
-            if self._take_now(signal):
+            if self.take_now(signal):
                 return True
             left = want.deadline - clock.now()
             if want.cancel is not None:
@@ -567,13 +588,28 @@ class AsyncMutex:
                 left = min(left, max(want.pause, 0.001))
             if left <= 0:
                 return False
-            try:
-                await signal.wait(left)
-            finally:
-                with self._mutex:
-                    if signal in self._waiting:
-                        self._waiting.remove(signal)
+            await self._rung(signal, left)
         return False
+
+    async def take_while(self, wanted: Callable[[], bool]) -> bool:
+        """Whether it is ours, as long as it is wanted: asked before and after each step."""
+        while wanted():
+            signal = Signal()
+            if self.take_now(signal):
+                if wanted():
+                    return True
+                self.give()
+            else:
+                await self._rung(signal, math.inf)
+        return False
+
+    async def _rung(self, signal: Signal, seconds: float) -> None:
+        try:
+            await signal.wait(seconds)
+        finally:
+            with self._mutex:
+                if signal in self._waiting:
+                    self._waiting.remove(signal)
 
     def give(self) -> None:
         """Let the next one look."""

@@ -23,7 +23,7 @@ import sys
 from .checks import check_bool
 from .core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from .core.events import report
-from .core.grant import Bound
+from .core.grant import Bound, Single
 from .described import PLAIN, OtherFace, explained
 from .lease import BlockEntry, part
 from .local import ground
@@ -64,7 +64,7 @@ HAND_ON = "hand on the open file"  # who locks the file already
 OPENED = OtherFace("the file comes with its block: write `with locked_file(...) as file:`")
 
 
-class FileDraft:
+class FileDraft(Single):
     """The file while its lock is held: what is read, or the copy that will take its place.
 
     Plain code, which may wait for the disk; the face calls it, in a thread apart where it must.

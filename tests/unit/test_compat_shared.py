@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import gc
+import os
+import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +20,7 @@ from lifehold.compat.filelock import (
     BaseFileLock,
     FileLock,
     SoftFileLock,
+    StrictSoftFileLock,
     Timeout,
 )
 
@@ -236,3 +241,49 @@ def test_a_release_that_is_cancelled_before_its_turn_is_done_all_the_same(path):
             pass
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("kind", [FileLock, SoftFileLock, StrictSoftFileLock])
+def test_a_held_lock_refuses_to_be_copied_and_stays_held(path, kind, way, shared):
+    with kind(path, thread_local=not shared) as lock:
+        descriptor = lock._context.lock_file_fd
+        with pytest.raises(TypeError):
+            way(lock)
+        gc.collect()
+        os.fstat(descriptor)
+        with pytest.raises(Timeout):
+            kind(path).acquire(timeout=0)
+    assert not lock.is_locked
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("kind", [FileLock, AsyncFileLock, AsyncSoftFileLock])
+def test_a_lock_that_is_not_held_refuses_to_be_copied_too(path, kind, way):
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        way(kind(path))
+
+
+def test_a_subclass_may_say_itself_how_it_is_pickled(path):
+    again = pickle.loads(pickle.dumps(Remade(path)))
+    with again:
+        assert again.lock_file == path
+
+
+class Remade(FileLock):
+    def __reduce__(self):
+        return Remade, (self.lock_file,)
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])
+def test_what_holds_the_lock_refuses_to_be_copied(path, way):
+    with FileLock(path) as lock:
+        hold = lock._context.hold
+        descriptor = hold.fd
+        for each in (hold, hold.grant.handle[0]):
+            with pytest.raises(TypeError, match="cannot be copied"):
+                way([each] if way is copy.deepcopy else each)
+        gc.collect()
+        os.fstat(descriptor)
+        lock.lease.check()

@@ -117,3 +117,18 @@ class Bound:
 
     def __reduce_ex__(self, _: SupportsIndex) -> NoReturn:  # of copy, deepcopy and pickle
         raise TypeError(self._refusal)
+
+
+class Single:
+    """A base class of what ends a thing of the system when it is collected.
+
+    L5  A copy, whole or half made, would end it under the first as soon as it is dropped.
+    """
+
+    __slots__ = ()
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__}: it cannot be copied, what it has is there once")
+
+    def __deepcopy__(self, _: object) -> NoReturn:
+        self.__copy__()

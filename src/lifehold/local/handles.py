@@ -22,7 +22,7 @@ from _weakref import ref
 from stat import ST_DEV, ST_INO
 
 from ..core.errors import pass_up
-from ..core.grant import Lost
+from ..core.grant import Lost, Single
 from ..runtime import fork
 from . import ground
 from .files import CREATE, DEVICE, HOST, INODE, O_NOATIME, READ_ONLY, READ_WRITE, Files, device_of
@@ -181,7 +181,7 @@ def key_of(found: os.stat_result) -> str:
     return f"{found[ST_DEV]}:{found[ST_INO]}"
 
 
-class LockFile:
+class LockFile(Single):
     """One open file description.
 
     It has one owner: whoever popped it from a container or opened it.

@@ -21,7 +21,7 @@ import os
 import stat
 
 from ..core.errors import InvalidArgument, SystemRefused
-from ..core.grant import Grant, Held, Lost
+from ..core.grant import Grant, Held, Lost, Single
 from ..runtime import fork
 from .files import HOST, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
 from .handles import CLOSED_BY_OTHERS, RELEASED, TABLE
@@ -101,7 +101,7 @@ class OpenFileClaim:
             pass  # it is given up all the same
 
 
-class OpenFilePart:
+class OpenFilePart(Single):
     """What a grant has in its handle."""
 
     __slots__ = ("claim", "fd", "generation", "listed")

@@ -13,6 +13,7 @@ import re
 import stat
 
 from ..core.errors import InvalidArgument, LeaseLost, SystemRefused
+from ..core.grant import Single
 from ..local.files import FOLDER, LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY
 from ..local.handles import files_for
 from ..local.refusals import make_folders, no_flock, refused
@@ -440,7 +441,7 @@ class BuildFolder:
         return self.gone
 
 
-class Staging:
+class Staging(Single):
     """A folder that is being built. `path`: where."""
 
     __slots__ = ("_fd", "guarded", "path", "site")

@@ -24,6 +24,7 @@ from ..core.errors import (
     UnsafeGround,
 )
 from ..core.fence import LARGEST
+from ..core.grant import Single
 from ..core.value import value
 from ..local.files import CREATE, READ_ONLY, READ_WRITE
 from ..local.refusals import refused
@@ -552,7 +553,7 @@ def begin(results: ResultFolder, token: int, check: Callable[[], None]) -> OnceR
     raise refused(results.path, OSError(errno.ESTALE, "its runs come and go too fast"))
 
 
-class OnceRun:
+class OnceRun(Single):
     """One run, from its begin to `publish` or `withdraw`.
 
     `latest`: the number of the latest result at its begin.

@@ -39,7 +39,7 @@ from .waits import DEBUG, LOGGER, LockHold, SharedContext, ThreadContext
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self
+    from typing import NoReturn, Self
 
     from .asyncio import BaseAsyncFileLock
     from .waits import AcquireRequest
@@ -437,6 +437,10 @@ class BaseFileLock(contextlib.ContextDecorator, metaclass=FileLockMeta):
         for hold in list(holds):
             with _suppress(Exception):
                 self._release_last(hold)
+
+    def __getstate__(self) -> NoReturn:
+        kind = type(self).__name__
+        raise TypeError(f"{kind}: it cannot be copied or pickled, make another for its path")
 
     def _refuse_child(self) -> None:
         if self._generation != fork.here():

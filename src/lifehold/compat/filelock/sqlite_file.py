@@ -26,6 +26,7 @@ from struct import pack
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
+from ...core.grant import Single
 from ...core.owner import DEAD
 from ...local.ground import is_unproven
 from ...local.handles import LockFile
@@ -92,7 +93,7 @@ def for_ever() -> Any:
 _kept: list[object] = []
 
 
-class SqliteConnection:
+class SqliteConnection(Single):
     """A connection, with the descriptor and the link that are kept for it.
 
     `schema`: whether the database may have no large one. Raises OSError, ValueError, sqlite3.Error,

@@ -16,7 +16,7 @@ import sys
 from typing import Any
 
 from ...core.deadline import NEVER
-from ...core.grant import Grant, Held, Holder, Lost
+from ...core.grant import Grant, Held, Holder, Lost, Single
 from ...core.owner import DEAD, UNKNOWN, Owner
 from ...local.ground import is_far, place_at
 from ...local.handles import OF_PARENT, RELEASED
@@ -169,7 +169,7 @@ NO_TOKEN = "the claims of filelock's protocol have no room for a token"  # noqa:
 GONE = "its claims were removed: others may be in"
 
 
-class StrictLockHandle:
+class StrictLockHandle(Single):
     """Ours: the sentinel's open file, and the names that are to go."""
 
     __slots__ = ("claims", "fd", "generation", "names", "slot")

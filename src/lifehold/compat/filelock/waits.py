@@ -11,6 +11,7 @@ from threading import local
 from typing import Any
 from weakref import WeakSet, ref
 
+from ...core.grant import Single
 from ...runtime import clock, fork
 from . import construction
 from .construction import absolute, canonical
@@ -225,7 +226,7 @@ class ThreadLife:
     __slots__ = ("__weakref__",)
 
 
-class LockHold:
+class LockHold(Single):
     """One hold of a lock: by one thread, or by the object for all threads."""
 
     __slots__ = (

@@ -15,10 +15,12 @@ import pytest
 
 from lifehold.compat.filelock import (
     AsyncFileLock,
+    AsyncSoftFileLease,
     AsyncSoftFileLock,
     BaseAsyncFileLock,
     BaseFileLock,
     FileLock,
+    SoftFileLease,
     SoftFileLock,
     StrictSoftFileLock,
     Timeout,
@@ -287,3 +289,67 @@ def test_what_holds_the_lock_refuses_to_be_copied(path, way):
         gc.collect()
         os.fstat(descriptor)
         lock.lease.check()
+
+
+async def in_vain(lock, how, **options):
+    """An acquire that tries again and again, and ends by `how`."""
+    acquirer = asyncio.create_task(lock.acquire(timeout=0.03, **options))
+    if how == "cancelled":
+        while not lock._context.hold.turn:  # noqa: ASYNC110 - no event tells of its first try
+            await asyncio.sleep(0)
+        acquirer.cancel()
+    with pytest.raises((Timeout, asyncio.CancelledError)):
+        await acquirer
+
+
+@pytest.mark.parametrize("how", ["in time", "cancelled"])
+@pytest.mark.parametrize("kind", [AsyncFileLock, AsyncSoftFileLock])
+def test_an_acquire_in_vain_forgets_where_its_path_led(tmp_path, monkeypatch, kind, how):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+
+    async def main():
+        lock = kind("a.lock", poll_interval=0.001)
+        async with kind("a.lock"):
+            await in_vain(lock, how)
+        monkeypatch.chdir(tmp_path / "two")
+        async with lock:
+            assert os.access("a.lock", os.F_OK)
+            assert lock._context.hold.path == str(tmp_path / "two" / "a.lock")
+
+    monkeypatch.chdir(tmp_path / "one")
+    asyncio.run(main())
+
+
+def test_an_acquire_that_goes_on_keeps_where_its_path_led(tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+
+    async def main():
+        lock, other = AsyncSoftFileLock("a.lock", poll_interval=0.001), AsyncSoftFileLock("a.lock")
+        await other.acquire()
+        acquirer = asyncio.create_task(lock.acquire())
+        while not lock._context.hold.turn:  # noqa: ASYNC110 - no event tells of its first try
+            await asyncio.sleep(0)
+        monkeypatch.chdir(tmp_path / "two")
+        await other.release()
+        await acquirer
+        assert lock._context.hold.path == str(tmp_path / "one" / "a.lock")
+        await lock.release()
+
+    monkeypatch.chdir(tmp_path / "one")
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["in time", "cancelled"])
+def test_a_lease_that_was_not_got_has_no_token(path, how):
+    async def main():
+        lease = AsyncSoftFileLease(path, poll_interval=0.001)
+        with SoftFileLease(path):
+            await in_vain(lease, how)
+            assert lease.token is None
+        async with lease:
+            assert lease.token
+        assert lease.token is None
+
+    asyncio.run(main())

@@ -276,7 +276,7 @@ class BaseAsyncFileLock(BaseFileLock, metaclass=AsyncFileLockMeta):
                 turn.give()
             # Between two tries others may have their turn; what they get is then ours too.
             await EVENT_LOOP.sleep(waits.pause_or_refuse(self, want))
-            self._still_there(hold.path or absolute(self._context.lock_file))
+            self._still_there(want.path)
 
     @staticmethod
     def _first_line_said(want: waits.AcquireRequest) -> bool:
@@ -286,11 +286,13 @@ class BaseAsyncFileLock(BaseFileLock, metaclass=AsyncFileLockMeta):
     async def _taken_first(self, hold: LockHold, want: waits.AcquireRequest) -> bool:
         """Whether the lock is held now. False: try again after a pause."""
         try:
+            hold.path = want.path
             await self._take_awaited(hold, want)
-            if hold.fd is None:
-                waits.refuse_self(hold, hold.path or absolute(self._context.lock_file), want)
-                return False
             hold.path = hold.path or absolute(self._context.lock_file)
+            if hold.fd is None:
+                waits.refuse_self(hold, hold.path, want)
+                want.path, hold.path = hold.path, ""  # of this acquire, and of no other
+                return False
             hold.counter = 1
             self._holds.add(hold)
             hold.mine = want.mine

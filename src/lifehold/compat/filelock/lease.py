@@ -18,7 +18,6 @@ from weakref import ref
 from ...core.deadline import Terms, default_margin
 from ...core.grant import Grant, Held, Lost, Unknown
 from ...local.handles import RELEASED
-from ...runtime import fork
 from ...runtime.renewal import RenewedLease
 from . import construction, owner_record, pidfile, waits
 from .construction import UNSET_FILE_MODE
@@ -344,7 +343,7 @@ class SoftFileLease(MarkerSoftFileLock):
     @property
     def token(self) -> str | None:
         """The random name of this hold, None when it is not held. No fencing token."""
-        return self._claim.token if self._generation == fork.here() else None
+        return self._claim.token if self.is_locked else None
 
     @property
     def compromise(self) -> LeaseCompromise | None:

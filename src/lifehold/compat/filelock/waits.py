@@ -36,6 +36,7 @@ class AcquireRequest:
     cancel: Callable[[], bool] | None = None
     cancelled = said = False
     tries = 0
+    path = ""  # where it led at the first try: of one that is awaited
     deadline = math.inf
     mine: dict[int, str]  # the paths that the asking thread, or task, holds
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import errno
 import gc
 import os
 import pickle
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from operator import methodcaller
 
 import pytest
 
+from lifehold import LeaseLost, NotHeld
 from lifehold.compat.filelock import (
     AsyncFileLock,
     AsyncSoftFileLease,
@@ -353,3 +356,98 @@ def test_a_lease_that_was_not_got_has_no_token(path, how):
         assert lease.token is None
 
     asyncio.run(main())
+
+
+KINDS = [FileLock, SoftFileLock, SoftFileLease, StrictSoftFileLock]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_end_of_the_lease_is_the_end_of_the_hold(path, kind, shared):
+    lock = kind(path, thread_local=not shared)
+    for end in (methodcaller("release"), methodcaller("__exit__", None, None, None)):
+        lock.acquire()
+        with lock:  # however often it is held
+            lease = lock.lease
+            end(lease)
+            assert (lock.is_locked, lock.lock_counter, lock.lease) == (False, 0, None)
+            with pytest.raises(NotHeld):
+                lease.release()
+            with kind(path, timeout=0), pytest.raises(Timeout):
+                lock.acquire(timeout=0)
+        with lock:
+            lock.lease.check()
+            with pytest.raises(Timeout):
+                kind(path).acquire(timeout=0)
+
+
+def test_a_lease_that_was_lost_says_so_at_its_end(path):
+    lock = FileLock(path)
+    lock.acquire()
+    os.unlink(path)
+    with pytest.raises(LeaseLost):
+        lock.lease.release()
+    assert not lock.is_locked
+    lock.release()
+    with lock:
+        lock.lease.check()
+
+
+def test_a_lease_that_the_system_keeps_is_held_as_its_lock_is(path):
+    class Refusing(FileLock):
+        refuses = True
+
+        def _release(self):
+            if self.refuses:
+                raise OSError(errno.EIO, "no")
+            super()._release()
+
+    lock = Refusing(path)
+    lock.acquire()
+    with pytest.raises(OSError, match="no"), lock.lease:
+        pass
+    assert lock.is_locked
+    with pytest.raises(Timeout):
+        FileLock(path).acquire(timeout=0)
+    lock.refuses = False
+    lock.lease.release()
+    assert not lock.is_locked
+    with FileLock(path, timeout=0):
+        pass
+
+
+def test_the_lease_of_an_earlier_hold_ends_nothing(path):
+    lock = FileLock(path)
+    with lock:
+        earlier = lock.lease
+    with lock:
+        with pytest.raises(NotHeld):
+            earlier.release()
+        lock.lease.check()
+
+
+def test_a_task_may_end_the_lease_too(path):
+    async def main():
+        async with AsyncFileLock(path) as lock:
+            lock.lease.release()
+            assert not lock.is_locked
+            async with AsyncFileLock(path, timeout=0):
+                with pytest.raises(Timeout):
+                    await lock.acquire(timeout=0)
+        async with lock:
+            lock.lease.check()
+
+    asyncio.run(main())
+
+
+def test_a_lock_whose_lease_was_asked_for_ends_with_its_last_name(path):
+    lock = FileLock(path)
+    lock.acquire()
+    assert lock.lease.held
+    gc.disable()
+    try:
+        del lock  # with no help of the collector
+        with FileLock(path, timeout=0):
+            pass
+    finally:
+        gc.enable()

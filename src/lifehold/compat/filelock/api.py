@@ -561,7 +561,19 @@ class MechanismFileLock(BaseFileLock):
     def _told_lease(self, hold: LockHold) -> Lease:
         lock = Lock(hold.path)
         lock._mechanism = self._kernel  # which is told of the end, and asked whether it lasts
-        return Lease(lock, hold.grant, asker(), 0.0)
+        made = native_mechanism.LeaseOfHold(lock, hold.grant, asker(), 0.0)
+        return made.belongs(self, hold)
+
+    def _ended_by_lease(self, hold: LockHold, grant: Grant) -> None:
+        """Let go of a hold, of whatever thread, because its lease was."""
+        if self._gate is not None and not self._pass_gate(self._gate, hold):
+            return
+        try:
+            if hold.grant is grant and not hold.moving:
+                self._release_last(hold)
+        finally:
+            if self._gate is not None:
+                self._gate.release()
 
     # ---- taking
 

@@ -10,6 +10,7 @@ import errno
 import os
 import stat
 from typing import Any
+from weakref import ref
 
 from ...core.acquire import Ask, acquire
 from ...core.errors import (
@@ -25,7 +26,7 @@ from ...core.errors import Timeout as NotInTime
 from ...core.grant import Grant, Held
 from ...local.files import LOCK_UN
 from ...local.refusals import refused
-from ...lock import refusal
+from ...lock import Lease, refusal
 from ...registry import maker
 from ...runtime import clock, notify
 from ...runtime.blocking import BLOCKING
@@ -35,8 +36,9 @@ from .system_calls import ANCHORED, TABLE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Never, Self
 
-    from .waits import AcquireRequest
+    from .waits import AcquireRequest, LockHold
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
 LEASED = "another process has a lease on its file, and was asked to give it back"
@@ -137,13 +139,39 @@ def plain(error: SystemRefused) -> OSError:
     return made
 
 
+class LeaseOfHold(Lease):
+    """What lifehold knows of the hold of a lock of this face. Its end is the end of that hold."""
+
+    __slots__ = ("_face", "_hold")
+
+    def belongs(self, face: Any, hold: LockHold) -> Self:
+        """Say whose it is. It keeps neither alive."""
+        self._face, self._hold = ref(face), ref(hold)
+        return self
+
+    def release(self, *more: Never, **unknown: Never) -> None:
+        """Let the lock go, however often it is held. Raises NotHeld, LeaseLost, OSError."""
+        face, hold = self._face(), self._hold()
+        held = face is not None and hold is not None and hold.grant is self._grant
+        if more or unknown or face is None or not held or self._of_parent():
+            super().release(*more, **unknown)
+            return
+        face._ended_by_lease(hold, self._grant)
+        if self._lost is not None and self._lost.reason is not None:
+            raise self._error(self._lost.reason)
+
+    def _excused(self, other: BaseException, error: BaseException | None) -> bool:
+        """What the system did not let go of is held, and the lock knows of it."""
+        return isinstance(other, LeaseLost | NotHeld) and super()._excused(other, error)
+
+
 def drop(kernel: Any, grant: Grant, lease: Any) -> str:
     """Let go; why the lock was lost before, empty when it was not. Raises OSError."""
     try:
         if lease is None:
             lost = kernel.drop(grant)
             return "" if lost is None else lost.reason
-        lease.release()
+        Lease.release(lease)
     except SystemRefused as error:
         raise plain(error) from error
     except (LeaseLost, NotHeld) as error:

@@ -535,7 +535,7 @@ def test_what_was_cut_short_without_an_answer_is_believed_no_longer(
     assert lock.remaining() <= max(0, client.pttl("job")) / 1000 <= left
     mute.silent = False
     client.delete("job")
-    lock._renew_no_more()
+    lock._renew_no_more(lock._mine())
 
 
 def test_what_was_prolonged_without_an_answer_is_believed_as_before(client):

@@ -28,14 +28,13 @@ from ...ops.redis_locks import RAW, answer
 from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import finish
 from ...runtime.renewal import RenewedLease
+from .arguments import LockArguments, misused
 from .protocol import (
     AGAIN,
     CROWDED,
-    LockArguments,
     LockKey,
     RedisGrant,
     crowded,
-    misused,
     no_longer_listens,
     room_to_listen,
     subscription,
@@ -341,16 +340,15 @@ class RedisLock(LockArguments):
         Raises LockError when nothing is held, LockNotOwnedError when it was lost before. After any
         other exception the outcome is unknown, and `release()` may be called again.
         """
-        if self._mine() is None:
+        if (mine := self._mine()) is None:
             raise misused(self, "Cannot release a lock that's not owned or is already unlocked.")
-        self.do_release(self.local.token)
+        self.do_release(mine.value)
 
     def do_release(self, expected_token: str | bytes) -> None:
         """Free it, if that is its value."""
-        grant, known = self._releasing(expected_token)
+        grant = self._releasing(expected_token)
         freed = finish(self._at().release(grant))
-        if known:
-            self._forgotten()
+        self._forgotten(grant)
         if not freed:
             raise lost(self, "release")
         if events.listeners:
@@ -403,8 +401,8 @@ class RedisLock(LockArguments):
         how = Prolonging(key, grant, self._terms)
         granted = how.renewed(clock.utc_ns(), grant.sent_at)
         kept = RenewedLease(how, granted, self._terms, self._shown)
-        self.local.kept = Renewals(kept)
-        kept.start()
+        if self._kept(grant, Renewals(kept)):
+            kept.start()
 
 
 Lock = RedisLock

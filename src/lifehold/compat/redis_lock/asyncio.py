@@ -25,14 +25,13 @@ from ...core.renew import RenewalSchedule, concluded
 from ...ops.redis_locks import RAW
 from ...runtime import clock, fork
 from . import BlockingClient, Prolonging, ended, lost, refusal
+from .arguments import LockArguments, misused
 from .protocol import (
     AGAIN,
     CROWDED,
-    LockArguments,
     LockKey,
     RedisGrant,
     crowded,
-    misused,
     no_longer_listens,
     room_to_listen,
     subscription,
@@ -244,7 +243,7 @@ class AsyncRedisLock(LockArguments):
                 return False
             self._granted(grant)
             if self._terms is not None:
-                self.local.kept = RenewalTask(key, grant, self)
+                self._kept(grant, RenewalTask(key, grant, self))
         except BaseException as error:
             self._drop(grant)
             await key.undo(ask, error)
@@ -268,16 +267,15 @@ class AsyncRedisLock(LockArguments):
 
     async def release(self) -> None:
         """Free the lock and wake one waiter. Cancelled, it may be called again."""
-        if self._mine() is None:
+        if (mine := self._mine()) is None:
             raise misused(self, "Cannot release a lock that's not owned or is already unlocked.")
-        await self.do_release(self.local.token)
+        await self.do_release(mine.value)
 
     async def do_release(self, expected_token: str | bytes) -> None:
         """Free it, if that is its value."""
-        grant, known = self._releasing(expected_token)
+        grant = self._releasing(expected_token)
         freed = await self._at().release(grant)
-        if known:
-            self._forgotten()
+        self._forgotten(grant)
         if not freed:
             raise lost(self, "release")
         if events.listeners:

@@ -6,6 +6,9 @@ Between the server's answer and the end of a call another thread, or task, may b
 from __future__ import annotations
 
 import asyncio
+import copy
+import gc
+import pickle
 import threading
 
 import pytest
@@ -215,5 +218,78 @@ def test_which_task_is_granted_it_meanwhile_holds_it(redis_url, what, auto_renew
             await lock.release()
             assert not await aclient.exists("job")
             assert lock.local.token is None
+
+    asyncio.run(main())
+
+
+# ---- copies of an object, and attributes that are set anew
+
+
+@pytest.mark.parametrize("auto_renew", [False, True])
+@pytest.mark.parametrize("thread_local", [False, True])
+def test_a_copy_holds_what_its_original_does_as_of_redis_py(client, thread_local, auto_renew):
+    lock = Lock(client, "job", timeout=600, thread_local=thread_local, auto_renew=auto_renew)
+    lock.acquire()
+    other = copy.copy(lock)
+    assert not other.acquire(blocking=False)
+    del lock
+    gc.collect()
+    is_whole(client, other)
+    for made in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError):
+            made(Lock(redis.Redis(), "job"))
+
+
+def test_a_name_that_is_set_anew_is_locked_as_by_redis_py(client):
+    mould = Lock(client, "mould", timeout=600)
+    lock = copy.copy(mould)
+    lock.name = "job"
+    lock.acquire()
+    assert client.exists("job")
+    assert not redis.lock.Lock(client, "job").acquire(blocking=False)
+    is_whole(client, lock)
+    assert not client.exists("mould")
+
+
+@pytest.mark.parametrize("auto_renew", [False, True])
+def test_what_is_held_is_released_though_another_name_was_set(client, auto_renew):
+    lock = Lock(client, "job", timeout=600, auto_renew=auto_renew)
+    lock.acquire()
+    lock.name = "other"
+    assert lock.extend(60)
+    assert client.pttl("job") > 600_000
+    lock.release()
+    assert not client.exists("job")
+
+
+def test_what_is_renewed_ends_by_the_timeout_that_the_key_was_given(client):
+    """L8  Set anew before the acquire: the key ends by it, and so does the holder."""
+    lock = Lock(client, "job", timeout=600, auto_renew=True)
+    lock.timeout = 60
+    lock.acquire()
+    assert lock.remaining() <= 60
+    assert lock.local.kept._kept.verify() is None
+    assert lock.remaining() <= 60
+    lock.release()
+    lock.timeout = None
+    lock.acquire()
+    assert lock.remaining() is None
+    assert client.pttl("job") == -1
+    lock.release()
+
+
+def test_attributes_of_a_lock_of_asyncio_that_are_set_anew_count(redis_url):
+    async def main():
+        async with redis.asyncio.Redis.from_url(redis_url) as aclient:
+            lock = AsyncLock(aclient, "mould", timeout=600, auto_renew=True)
+            lock.name, lock.timeout = "job", 60
+            await lock.acquire()
+            assert await aclient.exists("job")
+            assert await lock.owned()
+            assert lock.remaining() <= 60
+            lock.name = "other"
+            assert await lock.reacquire()
+            await lock.release()
+            assert not await aclient.exists("job")
 
     asyncio.run(main())

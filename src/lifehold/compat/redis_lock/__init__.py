@@ -241,6 +241,11 @@ class Renewals:
         self._kept, self._generation = kept, fork.here()
 
     @property
+    def terms(self) -> Terms:
+        """By which it is renewed."""
+        return self._kept.terms
+
+    @property
     def deadline(self) -> float:
         """The instant at which the holder must stop; past it once it is lost."""
         return -1.0 if self._kept.why_not() is not None else self._kept.deadline
@@ -312,7 +317,7 @@ class RedisLock(LockArguments):
             grant = finish(key.acquire(ask, once=not blocking))
             if grant is None:
                 return False
-            self._begin(key, grant)
+            self._begin(key, grant, ask.terms)
         except BaseException as error:
             self._drop(grant)
             finish(key.undo(ask, error))
@@ -347,7 +352,7 @@ class RedisLock(LockArguments):
     def do_release(self, expected_token: str | bytes) -> None:
         """Free it, if that is its value."""
         grant = self._releasing(expected_token)
-        freed = finish(self._at().release(grant))
+        freed = finish(self._at(grant).release(grant))
         self._forgotten(grant)
         if not freed:
             raise lost(self, "release")
@@ -366,7 +371,7 @@ class RedisLock(LockArguments):
     def _extended(self, what: str, seconds: float, mode: str) -> Literal[True]:
         mine, ms = self._extendable(what), int(seconds * 1000)
         self._shortening(mine, ms, mode)
-        grant = finish(self._at().extend(mine, ms, mode))
+        grant = finish(self._at(mine).extend(mine, ms, mode))
         if grant is None:
             raise lost(self, what)
         self._prolonged(grant)
@@ -391,16 +396,17 @@ class RedisLock(LockArguments):
         """Who has the lock now, asked of the server; None for nobody."""
         return finish(self._at().holder())
 
-    def _at(self) -> LockKey:
-        return LockKey(BlockingClient(self), self._key, self._shown)
+    def _at(self, grant: RedisGrant | None = None) -> LockKey:
+        key = self._key if grant is None else grant.key or self._key
+        return LockKey(BlockingClient(self), key, self._shown)
 
-    def _begin(self, key: LockKey, grant: RedisGrant) -> None:
+    def _begin(self, key: LockKey, grant: RedisGrant, terms: Terms | None) -> None:
         self._granted(grant)
-        if self._terms is None:
+        if terms is None:
             return
-        how = Prolonging(key, grant, self._terms)
+        how = Prolonging(key, grant, terms)
         granted = how.renewed(clock.utc_ns(), grant.sent_at)
-        kept = RenewedLease(how, granted, self._terms, self._shown)
+        kept = RenewedLease(how, granted, terms, self._shown)
         if self._kept(grant, Renewals(kept)):
             kept.start()
 

@@ -53,19 +53,30 @@ class LockArguments:
         *,
         auto_renew: bool = False,
     ) -> None:
-        self.redis, self.name, self.timeout, self.sleep = redis, name, timeout, sleep
+        self.redis = redis
+        self.name, self.timeout, self.sleep = name, timeout, sleep
         self.blocking, self.blocking_timeout = blocking, blocking_timeout
         self.thread_local = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
         self.local = threading.local() if self.thread_local else SimpleNamespace()
         self.local.token = None
         self.auto_renew = auto_renew
-        self._terms = terms(timeout) if auto_renew else None
-        if auto_renew and self._terms is None:
+        if auto_renew and terms(timeout) is None:
             raise InvalidArgument("auto_renew=True prolongs a lease: give timeout= in seconds")
-        self._key = self._encoded(name)
-        self._shown = printable(self._key.decode("utf-8", "surrogateescape"))
         self.register_scripts()
+
+    @property
+    def name(self) -> str | bytes | memoryview:
+        """Of the key. Set anew it counts from the next acquire on; what is held stays where it is.
+
+        As redis-py's own does; what counts there is the name at the time of each call.
+        """
+        return self._name
+
+    @name.setter
+    def name(self, name: str | bytes | memoryview) -> None:
+        self._name, self._key = name, self._encoded(name)
+        self._shown = printable(self._key.decode("utf-8", "surrogateescape"))
 
     def register_scripts(self) -> None:
         """The scripts of this class, known by their digests; no request is made."""
@@ -95,7 +106,9 @@ class LockArguments:
             if side_keys(self._key) is None:
                 nonce = ""  # somebody else may use that value too
         until = NEVER if patience is None else clock.now() + patience
-        return LockRequest(content, nonce, self.timeout or None, sleep, until)
+        timeout = self.timeout or None
+        renewed = terms(timeout) if self.auto_renew else None
+        return LockRequest(content, nonce, timeout, sleep, until, renewed)
 
     def _mine(self) -> RedisGrant | None:
         """What the asking thread holds, as far as it knows; of a value put in by hand that alone.
@@ -236,10 +249,10 @@ class LockArguments:
         if grant is None:
             return 0.0
         kept = getattr(self.local, "kept", None)
-        if kept is None or self._terms is None:
+        if kept is None:
             return grant.deadline
         ends, by_hand = float(kept.deadline), getattr(self.local, "by_hand", None)
-        if by_hand is None or ends > self._terms.deadline(by_hand):
+        if by_hand is None or ends > kept.terms.deadline(by_hand):
             return ends
         return min(ends, grant.deadline)  # L8  until a renewal that was sent after it
 

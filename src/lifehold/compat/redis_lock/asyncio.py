@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Protocol, Self
 
+    from ...core.deadline import Terms
     from ...core.grant import Grant, Holder
     from ...ops.redis_locks import Reply
     from .protocol import Subscription, Work
@@ -152,11 +153,11 @@ class AsyncioClient:
 class RenewalTask:
     """The renewals of one grant in a task, which ends when nobody has the lock in hand any more."""
 
-    def __init__(self, key: LockKey, grant: RedisGrant, lock: LockArguments) -> None:
-        assert lock._terms is not None
-        how = Prolonging(key, grant, lock._terms)
+    def __init__(self, key: LockKey, grant: RedisGrant, terms: Terms) -> None:
+        self.terms = terms
+        how = Prolonging(key, grant, terms)
         granted = how.renewed(clock.utc_ns(), grant.sent_at)
-        self._kept = RenewalSchedule(granted, lock._terms, _unheard)
+        self._kept = RenewalSchedule(granted, terms, _unheard)
         self._loop, self._generation = asyncio.get_running_loop(), fork.here()
         self._task = self._loop.create_task(_beats(how, self._kept, granted))
 
@@ -242,8 +243,8 @@ class AsyncRedisLock(LockArguments):
             if grant is None:
                 return False
             self._granted(grant)
-            if self._terms is not None:
-                self._kept(grant, RenewalTask(key, grant, self))
+            if ask.terms is not None:
+                self._kept(grant, RenewalTask(key, grant, ask.terms))
         except BaseException as error:
             self._drop(grant)
             await key.undo(ask, error)
@@ -274,7 +275,7 @@ class AsyncRedisLock(LockArguments):
     async def do_release(self, expected_token: str | bytes) -> None:
         """Free it, if that is its value."""
         grant = self._releasing(expected_token)
-        freed = await self._at().release(grant)
+        freed = await self._at(grant).release(grant)
         self._forgotten(grant)
         if not freed:
             raise lost(self, "release")
@@ -296,7 +297,7 @@ class AsyncRedisLock(LockArguments):
         async def extended() -> Literal[True]:
             ms = int(seconds * 1000)
             self._shortening(mine, ms, mode)
-            grant = await self._at().extend(mine, ms, mode)
+            grant = await self._at(mine).extend(mine, ms, mode)
             if grant is None:
                 raise lost(self, what)
             self._prolonged(grant)
@@ -320,8 +321,9 @@ class AsyncRedisLock(LockArguments):
         """Who has the lock now, asked of the server; None for nobody."""
         return await self._at().holder()
 
-    def _at(self) -> LockKey:
-        return LockKey(AsyncioClient(self), self._key, self._shown)
+    def _at(self, grant: RedisGrant | None = None) -> LockKey:
+        key = self._key if grant is None else grant.key or self._key
+        return LockKey(AsyncioClient(self), key, self._shown)
 
 
 Lock = AsyncRedisLock

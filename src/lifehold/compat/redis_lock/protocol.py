@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Sequence
     from typing import Any, Protocol, TypeVar
 
+    from ...core.deadline import Terms
     from ...core.grant import Holder
     from ...core.owner import Owner
     from ...ops.redis_locks import Reply
@@ -294,7 +295,8 @@ class RedisGrant:
 
     `value`: what stands at the key; `nonce`: "" where nothing is known but the value; `sent_at`:
     the instant of our clock at which it was asked for or prolonged; `deadline`: at which its holder
-    stops, NEVER without a timeout; `generation`: of the process that was granted it (L9).
+    stops, NEVER without a timeout; `generation`: of the process that was granted it (L9); `key`: at
+    which it was granted, b"" for the lock's own.
     """
 
     value: bytes
@@ -303,17 +305,22 @@ class RedisGrant:
     sent_at: float = 0.0
     deadline: float = NEVER
     generation: int = -1
+    key: bytes = b""
 
 
 @value
 class LockRequest:
-    """What one acquire asks for. `px`: milliseconds, None for no expiry; `until`: an instant."""
+    """What one acquire asks for. `px`: milliseconds, None for no expiry; `until`: an instant.
+
+    `terms`: by which it is renewed, None for never.
+    """
 
     value: bytes
     nonce: str
     timeout: float | None
     sleep: float
     until: float
+    terms: Terms | None
 
     @property
     def px(self) -> int | str:
@@ -357,7 +364,7 @@ class LockKey:
         token = found[1] if self.beside is not None else None
         ends = deadline(sent_at, ask.timeout)
         nonce = ask.nonce or uuid.uuid1().hex  # here alone: who holds that value again is another
-        return RedisGrant(ask.value, nonce, token, sent_at, ends, fork.here())
+        return RedisGrant(ask.value, nonce, token, sent_at, ends, fork.here(), self.key)
 
     async def acquire(self, ask: LockRequest, *, once: bool) -> RedisGrant | None:
         """The grant; None when the caller's patience is over. `once`: one try and no wait.

@@ -54,7 +54,7 @@ demo: $(STAMP)-run
 WORKERS ?= 5
 BESIDE  := -n $(WORKERS) --dist worksteal
 ALONE    = spot=$$(mktemp -d "$${TMPDIR:-/tmp}/tests-XXXXXX") && export PYTEST_DEBUG_TEMPROOT=$$spot && \
-    { $(1) || { echo "the folders of the tests stay in $$spot"; exit 1; }; } && rm -rf "$$spot"
+    { $(1) || { echo "the folders of the tests stay in $$spot"; exit 1; }; } && (rm -rf "$$spot" >&- 2>&- &)
 
 test: $(STAMP)-test
 	@$(call ALONE,$(BIN)/python -m pytest $(BESIDE) $(ARGS))

@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 SLOWEST = 10
 ACCOUNT = pytest.StashKey["Account"]()
 HUGE_PAGES = HugePages()
+COLLECTS = "explore"  # the layer whose every test collects garbage, twice
 # A shell starts what it puts into the background with these ignored, and nohup with HUP: every
 # process of these tests would inherit that, and so would the CMD of `run`, as it should.
 for _number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
@@ -129,6 +130,9 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     HUGE_PAGES.renew()
+    if layer_of(item.nodeid) == COLLECTS:
+        gc.collect()
+        gc.freeze()  # what other tests have left alive is not looked through again
     for mark in item.iter_markers("needs"):
         ground.require(*mark.args)
 

@@ -201,7 +201,9 @@ def test_the_number_1_is_that_of_each_containers_first_process(family, tmp_path,
 def test_the_number_1_of_a_program_that_runs_as_the_first_process_holds(
     tmp_path, monkeypatch, all_seen
 ):
-    monkeypatch.setattr(foreign_verdict, "program_of", lambda pid: "gunicorn")
+    # Another test's container may run just now, and its first process is called 1 too.
+    programs = {1: "gunicorn"}
+    monkeypatch.setattr(foreign_verdict, "program_of", lambda pid: programs.get(pid, "other"))
     assert asked(formats.FORMATS["gunicorn"](tmp_path, 1)).state == HELD
 
 

@@ -217,6 +217,31 @@ def test_a_command_ends_before_the_lease_of_a_stopped_wrapper_does(tmp_path, kin
     assert told in run.stderr.read()
 
 
+def test_a_wrapper_stopped_at_the_birth_of_the_command_has_told_the_lease(tmp_path, lifehold):
+    """The supervisor knows the end of the lease from the first instant, not from the first look."""
+    stop = (
+        "import os, signal, sys; from lifehold.cli import main; real = os.fork\n"
+        "def fork():\n"
+        "    os.fork = real\n"
+        "    if child := real():\n"
+        "        os.kill(os.getpid(), signal.SIGSTOP)\n"
+        "    return child\n"
+        "os.fork = fork\n"
+        "sys.exit(main.main())"
+    )
+    place = ("--kind", "soft", "--ttl", "3", str(tmp_path / "job"), "--", "sh", "-c")
+    stubborn = 'trap "" TERM; echo $$; while :; do sleep 0.1; done'
+    run = lifehold.start("run", *place, stubborn, program=("-c", stop))
+    command = int(run.stdout.readline())
+    try:
+        alone = f"kill -0 {command} 2>/dev/null || echo alone"
+        done = lifehold("run", "-w", "60", *place, alone)
+    finally:
+        run.send_signal(signal.SIGCONT)
+    assert (done.returncode, done.stdout) == (0, "alone\n"), done.stderr
+    assert run.wait(60) == 74
+
+
 def test_a_stopped_command_is_not_ended_for_a_stopped_wrapper(tmp_path, lifehold, alive):
     place = ("--kind", "soft", "--ttl", "2", str(tmp_path / "job"))
     run = lifehold.start("run", *place, "--", "sh", "-c", "echo $$; exec sleep 60")

@@ -467,9 +467,9 @@ class LeaseEnd:
     Each of its two numbers has one writer, and is written whole.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, left: float) -> None:
         self._page = memoryview(mmap.mmap(-1, 16)).cast("d")
-        self.tell(float("inf"))
+        self.tell(left)
 
     def tell(self, left: float) -> None:
         """By the wrapper: so many seconds are left."""
@@ -505,7 +505,7 @@ def run_supervised(
     become_subreaper()
     me, look_in = os.getpid(), care.look_in
     try:
-        ends = LeaseEnd()
+        ends = LeaseEnd(look_in())  # known before CMD is: the wrapper may be stopped right then
         life, _alive = os.pipe()  # _alive stays open for as long as the wrapper lives
         news, tell = os.pipe()
         copies = [os.dup(number) for number in held]

@@ -502,6 +502,7 @@ Program = Callable[[Actor], "set[int] | None"]
 Effects = tuple[tuple[ClaimedHold, "int | None"], ...]
 Way = tuple[int, Any]  # a local state, and the answer it gets
 WAYS = 8
+SWEEP = 100  # runs between two collections of garbage
 RUNS, DONE, FAILED = "runs", "done", "failed"
 
 
@@ -592,6 +593,8 @@ class LocalStates:
     def _run(self, record: list[tuple[Call, object]]) -> tuple[LocalState, Hashable, Effects]:
         """The program from its start to the first call that has no answer on record."""
         self.runs += 1
+        if self.runs % SWEEP == 0:
+            gc.collect(0)  # what ended runs left in circles; what is younger than the last sweep
         actor = _stage.actor = Actor(
             self.me, self.party, record, LocalStates._run.__code__, self.nonces
         )
@@ -655,7 +658,7 @@ def repeatable() -> Generator[None]:
         yield
     finally:
         _stage.actor = None
-        gc.collect()  # what was left in circles ends as quietly as the rest
+        gc.collect(0)  # what was left in circles ends as quietly as the rest
         if freezes:
             gc.unfreeze()
         _replace(here, real_here)

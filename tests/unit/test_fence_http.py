@@ -220,6 +220,58 @@ def test_a_registry_that_fails_lets_nobody_in(client):
         client(registry=Broken())(token=5)
 
 
+class Awaited:
+    """As one writes it for ASGI: `admit` is a coroutine function, and nothing says `blocks`."""
+
+    def __init__(self):
+        self.tokens = MemoryTokens()
+
+    async def admit(self, name, token):
+        await asyncio.sleep(0)
+        self.tokens.admit(name, token)
+
+
+class AwaitedLater(Awaited):
+    """The same behind a plain function."""
+
+    def admit(self, name, token):
+        return super().admit(name, token)
+
+
+class Yielding(Awaited):
+    """By mistake: nothing of it runs."""
+
+    def admit(self, name, token):
+        yield self.tokens.admit(name, token)
+
+
+@pytest.mark.parametrize("registry", [Awaited, AwaitedLater])
+@pytest.mark.parametrize("blocks", [None, True, False])
+def test_a_registry_of_your_own_is_awaited_under_asgi(registry, blocks):
+    own = registry()
+    if blocks is not None:
+        own.blocks = blocks
+    ask = Client("asgi", asgi_echo, registry=own)
+    assert [ask(token=token)[0] for token in (9, 5, 9)] == [200, 412, 200]
+
+
+def test_a_registry_whose_answer_would_run_later_lets_nobody_in_under_wsgi():
+    ask = Client("wsgi", wsgi_echo, registry=AwaitedLater())
+    with pytest.raises(InvalidArgument, match="FenceASGI"):
+        ask(token=5)
+
+
+def test_a_registry_that_is_a_generator_lets_nobody_in(client):
+    with pytest.raises(InvalidArgument, match="generator"):
+        client(registry=Yielding())(token=5)
+
+
+@pytest.mark.parametrize("registry", [Awaited(), AsyncSqlTokens(lambda: None)])
+def test_a_registry_of_coroutines_is_refused_by_wsgi_when_it_is_made(registry):
+    with pytest.raises(InvalidArgument, match="FenceASGI"):
+        FenceWSGI(wsgi_echo, name="x", registry=registry)
+
+
 # ---- slow requests
 
 

@@ -19,6 +19,7 @@ import os
 from ...core.errors import InvalidArgument, StaleToken
 from ...core.fence import LARGEST, admit, stale
 from ...core.value import value
+from ...decorated import is_coroutine_function
 from ...local.handles import files_for
 from ...local.refusals import make_folders, refused
 from ...runtime import clock, fork
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
         blocks: bool
 
-        def admit(self, name: str, token: int) -> Awaitable[None] | None:
+        def admit(self, name: str, token: int) -> Awaitable[object] | None:
             """Store the token, unless a newer one has been seen: then StaleToken."""
             ...
 else:
@@ -168,6 +169,7 @@ __all__ = ["FenceASGI", "FenceWSGI"]
 
 FIELD = HEADER.lower().encode()
 VARIABLE = "HTTP_" + HEADER.upper().replace("-", "_")
+UNRUN = frozenset({"generator", "async_generator"})  # what a function with a `yield` answers
 REASONS = {
     400: "Bad Request",
     412: "Precondition Failed",
@@ -222,12 +224,7 @@ class FenceASGI:
     async def _let_in(self, name: str, token: int) -> ProblemAnswer | None:
         admission = self._admission
         try:
-            if getattr(admission.registry, "blocks", True):
-                await eventloop.EVENT_LOOP.in_thread(
-                    lambda: admission.registry.admit(name, token), lambda _: None
-                )
-            elif (pending := admission.registry.admit(name, token)) is not None:
-                await pending
+            await _ask(admission.registry, name, token)
         except StaleToken as error:
             return admission.refusal(name, error)
         until = clock.now() + admission.drain
@@ -238,6 +235,16 @@ class FenceASGI:
             if (left := until - clock.now()) <= 0:
                 return admission.busy(name)
             await signal.wait(left)
+
+
+async def _ask(registry: Registry, name: str, token: int) -> None:
+    """Raises StaleToken. Its coroutine is awaited, whatever it says of `blocks`."""
+    if getattr(registry, "blocks", True) and not is_coroutine_function(registry.admit):
+        in_thread = eventloop.EVENT_LOOP.in_thread
+        said = await in_thread(lambda: registry.admit(name, token), _drop)
+    else:
+        said = registry.admit(name, token)
+    _refuse_unrun(await said if said is not None and hasattr(said, "__await__") else said)
 
 
 async def _tell(
@@ -264,6 +271,12 @@ class FenceWSGI:
         drain: float = DRAIN,
     ) -> None:
         self._app, self._admission = app, HttpAdmission(name, registry, required, drain)
+        if is_coroutine_function(registry.admit):
+            raise InvalidArgument(
+                f"registry.admit of {type(registry).__name__} is a coroutine function, which "
+                "nobody would await here: FenceWSGI takes a plain one, as of SqlTokens; FenceASGI "
+                "takes both"
+            )
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Any:
         admission = self._admission
@@ -291,7 +304,7 @@ class FenceWSGI:
     def _let_in(self, name: str, token: int) -> ProblemAnswer | None:
         admission = self._admission
         try:
-            admission.registry.admit(name, token)
+            _refuse_unrun(admission.registry.admit(name, token))
         except StaleToken as error:
             return admission.refusal(name, error)
         until = clock.now() + admission.drain
@@ -307,6 +320,21 @@ class FenceWSGI:
 def _told(start_response: Callable[..., object], answer: ProblemAnswer) -> list[bytes]:
     start_response(f"{answer.status} {REASONS[answer.status]}", list(answer.headers))
     return [answer.body]
+
+
+def _refuse_unrun(said: object) -> None:
+    """Raises InvalidArgument for an answer of `admit` that has not run: nothing was compared."""
+    if hasattr(said, "__await__") or type(said).__name__ in UNRUN:
+        _drop(said)
+        raise InvalidArgument(
+            f"registry.admit answered a {type(said).__name__}, which has compared nothing: "
+            "FenceWSGI takes a plain function, FenceASGI a coroutine function too"
+        )
+
+
+def _drop(said: object) -> None:
+    """Nobody awaits it any more."""
+    getattr(said, "close", lambda: None)()
 
 
 class _Inside:

@@ -210,6 +210,52 @@ def test_what_cannot_be_guarded_is_refused_before_anything_happens(guard, client
     assert not client.keys()
 
 
+def late_transaction(key):
+    def work(pipe):
+        pipe.multi()
+        pipe.set(key, "late")
+
+    return lambda guard: guard.transaction(work, key)
+
+
+@pytest.mark.parametrize("key", [7, -1, 1.5, None, True, ["7"]], ids=repr)
+def test_a_key_that_is_no_text_and_no_bytes_is_refused_by_every_way(guard, client, key):
+    guard(9).set("7", "new")
+    before = {each: client.get(each) for each in client.scan_iter()}
+    for way in (
+        lambda late: late.advance("{7}", key),
+        lambda late: late.advance(key),
+        lambda late: late.set(key, "late"),
+        lambda late: late.incr(key),
+        lambda late: late.hset(key, {"a": "late"}),
+        lambda late: late.delete(key),
+        lambda late: late.command("APPEND", key, "late"),
+        lambda late: late.command("RPUSH", key, *range(9000)),
+        lambda late: late.run(APPEND, [key], ["late"]),
+        lambda late: late.fence(key),
+        late_transaction(key),
+    ):
+        with pytest.raises(InvalidArgument, match="key"):
+            way(guard(5))
+    assert {each: client.get(each) for each in client.scan_iter()} == before
+
+
+@pytest.mark.parametrize(
+    "form",
+    [str, str.encode, lambda key: bytearray(key.encode()), lambda key: memoryview(key.encode())],
+    ids=["str", "bytes", "bytearray", "memoryview"],
+)
+def test_a_key_has_one_fence_in_whatever_form_it_is_given(guard, client, form):
+    key = form("7")
+    guard(9).advance("7")
+    assert guard(9).fence(key) == 9
+    for way in (lambda late: late.set(key, "late"), late_transaction(key)):
+        with pytest.raises(StaleToken):
+            way(guard(5))
+    guard(9).set(key, "new")
+    assert client.get("7") == "new"
+
+
 class Changed:
     """A lease that answers as it is told, and a `work` during which somebody comes."""
 

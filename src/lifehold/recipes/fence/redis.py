@@ -141,8 +141,9 @@ class KeyFences:
     def _asked(self, keys: Sequence[str | bytes], words: Sequence[Word]) -> dict[str, object]:
         if not keys:
             raise InvalidArgument("a guarded write names its keys")
+        fences = [*map(fence_key, keys)]
         token = token_of(self._lease, _shown(keys[0]))
-        return {"keys": [*keys, *map(fence_key, keys)], "args": [token, *words]}
+        return {"keys": [*keys, *fences], "args": [token, *words]}
 
     def _sent(self, name: str, key: str | bytes, words: Sequence[Word]) -> Reply:
         """What the script of one command answers, or the client's promise of that."""
@@ -380,6 +381,8 @@ class AsyncFencedRedis(KeyFences):
 
 def fence_key(key: str | bytes) -> bytes:
     """The key that remembers the newest token. Raises InvalidArgument."""
+    if not isinstance(key, str | bytes | bytearray | memoryview):  # bytes(7) is seven NULs
+        raise InvalidArgument(f"a key is text or bytes, not {type(key).__name__} {key!r}")
     raw = key.encode() if isinstance(key, str) else bytes(key)
     tail = in_slot_of(raw)
     if tail is None:

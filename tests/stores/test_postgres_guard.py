@@ -8,7 +8,7 @@ import time
 import pytest
 
 from ground import needs
-from lifehold import StaleToken, connect
+from lifehold import InvalidArgument, StaleToken, connect
 from lifehold.fence import SqlFence
 
 pytestmark = needs("postgres")
@@ -65,3 +65,14 @@ def test_who_comes_next_comes_behind_the_commit(pg_url, work):
     with pytest.raises(StaleToken):
         SqlFence(work, "data", lease, strict=True).admit()
     work.rollback()
+
+
+def test_a_late_writer_is_not_admitted_beside_a_reader_who_has_its_token(pg_url, work):
+    shared = connect(pg_url, ttl=30).read_write("both", wait=30)
+    with shared.writing() as late:
+        pass
+    with shared.reading() as reader:
+        assert reader.token == late.token
+        with pytest.raises(InvalidArgument, match="one holder"):
+            SqlFence(work, "data", late, strict=True).admit()
+        work.rollback()

@@ -25,14 +25,14 @@ from lifehold.fence import (
 )
 
 TABLES = [
-    "drop table if exists account, lifehold_fence, lifehold_lease",
+    "drop table if exists account, lifehold_fence, leases",
     "create table account (id integer primary key, amount integer, fence bigint)",
-    "create table lifehold_lease (name varchar(99) primary key, token bigint, nonce varchar(99))",
+    "create table leases (name varchar(99) primary key, token bigint, nonce varchar(99))",
     create_table(),
     "insert into account values (7, 0, 0), (9, 0, null)",
-    "insert into lifehold_lease values ('lock', 5, 'a')",
+    "insert into leases values ('lock', 5, 'a')",
 ]
-LEASES = LeaseTable("lifehold_lease", nonce="nonce")
+LEASES = LeaseTable("leases", nonce="nonce")
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=needs("package:psycopg"))])
@@ -206,7 +206,7 @@ def test_strict_refuses_from_the_moment_the_lock_has_a_new_holder(connect):
     guard = SqlFence(late, "x", ours, strict=LEASES)
     guard.admit()
     late.rollback()
-    store.execute("update lifehold_lease set token = 6, nonce = 'b'")
+    store.execute("update leases set token = 6, nonce = 'b'")
     store.commit()
     with pytest.raises(StaleToken) as caught:
         guard.admit()
@@ -217,7 +217,7 @@ def test_strict_refuses_from_the_moment_the_lock_has_a_new_holder(connect):
 @pytest.mark.parametrize("row", ["token = 5, nonce = null", "token = 4, nonce = 'a'"])
 def test_strict_refuses_a_grant_that_was_given_back_or_forgotten(connect, row):
     late, store = connect(), connect()
-    store.execute(f"update lifehold_lease set {row}")
+    store.execute(f"update leases set {row}")
     store.commit()
     ours = SimpleNamespace(token=5, nonce="a", name="lock")
     with pytest.raises(StaleToken, match="not held by the grant"):
@@ -227,14 +227,14 @@ def test_strict_refuses_a_grant_that_was_given_back_or_forgotten(connect, row):
 
 def test_strict_compares_a_bare_token_with_a_row_that_is_named(connect):
     connection = connect()
-    lease = LeaseTable("lifehold_lease", lock="lock")
+    lease = LeaseTable("leases", lock="lock")
     SqlFence(connection, "x", 5, strict=lease).admit()
     connection.rollback()
     with pytest.raises(StaleToken):
         SqlFence(connection, "x", 4, strict=lease).admit()
     connection.rollback()
     with pytest.raises(InvalidArgument, match="no row for the lock"):
-        SqlFence(connection, "x", 5, strict=LeaseTable("lifehold_lease", lock="other")).admit()
+        SqlFence(connection, "x", 5, strict=LeaseTable("leases", lock="other")).admit()
     connection.rollback()
     with pytest.raises(InvalidArgument, match="name of the lock"):
         SqlFence(connection, "x", 5, strict=True).admit()
@@ -269,6 +269,35 @@ def test_strict_knows_the_leases_of_a_store_in_the_same_database(tmp_path):
             guard.admit()
         connection.rollback()
         assert caught.value.fence > late.token
+    connection.close()
+
+
+@pytest.mark.parametrize("first", ["writer", "alone"])
+def test_strict_admits_no_late_writer_beside_a_reader_who_has_its_token(tmp_path, first):
+    store = lifehold.connect(f"sqlite:///{tmp_path / 'db'}")
+    shared = store.read_write("account/7", ttl=30)
+    connection = sqlite3.connect(tmp_path / "db", timeout=30)
+    connection.execute(create_table())
+    with shared.writing() if first == "writer" else store.lock("account/7", ttl=30) as late:
+        pass
+    with shared.reading() as reader:
+        assert reader.token == late.token
+        for strict in (True, LeaseTable("main.lifehold_names", lock="account/7")):
+            with pytest.raises(InvalidArgument, match="one holder"):
+                SqlFence(connection, "x", late, strict=strict).admit()
+            connection.rollback()
+    connection.close()
+
+
+def test_strict_is_not_for_the_permits_of_a_lock_that_is_named(tmp_path):
+    store = lifehold.connect(f"sqlite:///{tmp_path / 'db'}")
+    connection = sqlite3.connect(tmp_path / "db", timeout=30)
+    connection.execute(create_table())
+    with store.semaphore("pool", 3, ttl=30) as permit:
+        guard = SqlFence(connection, permit.fences, permit, strict=LeaseTable(lock="pool"))
+        with pytest.raises(InvalidArgument, match="one holder"):
+            guard.admit()
+        connection.rollback()
     connection.close()
 
 

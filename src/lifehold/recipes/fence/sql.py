@@ -14,7 +14,8 @@ waits for it, and compares then. How it could fail, and what keeps it:
 - A number compared before a wait and stored after it: PostgreSQL compares again with the row as it
   is by then, or refuses to serialize; SQLite has one writer.
 - `strict`: the successor has been granted and has not come here yet. The lease row is read in the
-  same transaction and kept locked, so it cannot change hands before the commit.
+  same transaction and kept locked, so it cannot change hands before the commit. A reader comes with
+  no new token: what is, or has become, a lock of several holders is refused.
 """
 
 from __future__ import annotations
@@ -113,6 +114,8 @@ class Admission:
         columns = [identifier("token", lease.token)]
         columns += [identifier("nonce", lease.nonce)] if nonce is not None else []
         where = identifier("table", lease.table or self._driver.leases, dotted=True)
+        ours = where.rpartition(".")[2] == self._driver.leases
+        columns += ["capacity"] if ours else []
         lock = lease.lock or self._name_of_lock()
         answer: SqlAnswer = yield Statement(
             f"SELECT {', '.join(columns)} FROM {where} "  # noqa: S608
@@ -128,6 +131,9 @@ class Admission:
         found = answer.rows[0]
         if found[0] > token:
             raise stale(self.name, token, found[0])
+        if ours:
+            *found, capacity = found
+            self._refuse_many(capacity)
         if tuple(found) != ((token,) if nonce is None else (token, nonce)):
             raise StaleToken(
                 f"{self.name!r}: write refused: the lock {lock!r} is not held by the grant with "
@@ -147,11 +153,18 @@ class Admission:
                 f"{self.name!r}: strict needs the name of the lock: strict=LeaseTable(lock=...)"
             )
         if getattr(self._lease, "exclusive", True) is False:
+            self._refuse_many(None)
+        return str(name)
+
+    def _refuse_many(self, capacity: int | None) -> None:
+        """The row of a lock has its newest token, which readers have from a writer that is gone."""
+        if capacity != 1:
             raise InvalidArgument(
                 f"{self.name!r}: strict is for locks of one holder: of a semaphore the table of "
-                "leases has only the newest token of all its slots"
+                "leases has only the newest token of all its slots, and readers keep the token of "
+                "the writer before them",
+                name=self.name,
             )
-        return str(name)
 
 
 class _SqlFence:

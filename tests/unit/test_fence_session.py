@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -126,6 +127,41 @@ def test_the_guard_ends_with_its_block(session, engine, account):
         pass
     by_flush(session, account)
     session.commit()
+    assert amount(engine, account) == 50
+
+
+def test_a_guard_that_is_entered_twice_guards_until_its_last_block_ends(session, engine, account):
+    guard = SessionFence(session, "a", 5)
+    with guard:
+        with guard, guard:
+            pass
+        advanced(engine, 6)
+        with pytest.raises(StaleToken):
+            act(by_flush, session, account)
+        session.rollback()
+    act(by_flush, session, account)
+    assert amount(engine, account) == 50
+
+
+def test_blocks_of_one_guard_in_several_threads_may_end_in_any_order(session, engine, account):
+    guard, inside, go_on = SessionFence(session, "a", 5), threading.Event(), threading.Event()
+
+    def enter():
+        with guard:
+            inside.set()
+            assert go_on.wait(60)
+
+    other = threading.Thread(target=enter)
+    with guard:
+        other.start()
+        assert inside.wait(60)
+    advanced(engine, 6)
+    with pytest.raises(StaleToken):
+        act(by_flush, session, account)
+    session.rollback()
+    go_on.set()
+    other.join(60)
+    act(by_flush, session, account)
     assert amount(engine, account) == 50
 
 

@@ -37,6 +37,7 @@ from .sql import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from .rule import Carrier
@@ -215,6 +216,7 @@ class SessionFence:
                 "can; for others write the fence into the row, with fenced() and wrote()"
             )
         self._admission = Admission(driver, name, lease, table, strict)
+        self._heard: list[Callable[[Any], None]] = []  # one for each block that is entered
 
     def advance(self) -> None:
         """Refuse older tokens from now on. To be committed before the first read under a lease."""
@@ -229,11 +231,16 @@ class SessionFence:
             raise InvalidArgument(
                 "a Connection is admitted by hand: call admit() in its transaction"
             )
-        self._alchemy.event.listen(self._session, "before_commit", self._before_commit)
+
+        def hear(session: Any) -> None:  # a block's own: SQLAlchemy hears one function once
+            self._before_commit(session)
+
+        self._alchemy.event.listen(self._session, "before_commit", hear)
+        self._heard.append(hear)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._alchemy.event.remove(self._session, "before_commit", self._before_commit)
+        self._alchemy.event.remove(self._session, "before_commit", self._heard.pop())
 
     def _before_commit(self, session: Any) -> None:
         self._play(bound=True)

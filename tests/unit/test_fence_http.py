@@ -114,8 +114,9 @@ def test_a_writing_request_without_a_token_gets_428_where_one_is_required(client
     for method in ("POST", "PUT", "PATCH", "DELETE", "post", "PURGE"):
         assert client()(method)[0] == 428
     assert client(required=False)("POST")[0] == 200
-    only = client(required=["put"])
-    assert (only("PUT")[0], only("POST")[0]) == (428, 200)
+    for put in (["put"], "put", iter({"PUT": 1}), frozenset({"Put"})):
+        only = client(required=put)
+        assert (only("PUT")[0], only("POST")[0]) == (428, 200)
 
 
 @pytest.mark.parametrize("token", ["x", "-1", "", "1.0", "0x1", "1" * 20, 2**63, "٣", "5, 6"])
@@ -150,9 +151,13 @@ def test_other_scopes_than_http_are_passed_on():
 
 
 def test_wrong_arguments_are_refused_when_the_application_is_made(client):
-    for wrong in ({"name": 5}, {"registry": object()}, {"drain": -1}):
-        with pytest.raises(InvalidArgument):
-            client(**wrong)
+    no_methods = [b"POST", None, 1, [b"POST"], ["POST", None], "", [""], "POST, PUT", ["A B"]]
+    wrong = {"name": [5], "registry": [object()], "required": no_methods}
+    wrong["drain"] = [-1, "5", None, float("nan"), True, []]
+    for option, values in wrong.items():
+        for value in values:
+            with pytest.raises(InvalidArgument, match=option):
+                client(**{option: value})
 
 
 # ---- registries

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 
 from ...core.errors import InvalidArgument, StaleToken
 from ...core.fence import LARGEST, admit, stale
@@ -93,11 +94,8 @@ class HttpAdmission:
     ) -> None:
         if not callable(name) and not isinstance(name, str):
             raise InvalidArgument(f"name must be a str or a function, not {type(name).__name__}")
-        if not drain >= 0:
-            raise InvalidArgument(f"drain must be seconds, 0 or more, not {drain!r}")
-        self._name, self._required, self.drain = name, required, drain
-        if not isinstance(required, bool):
-            self._required = frozenset(method.upper() for method in required)
+        self._name, self.drain = name, drain_of(drain)
+        self._required = required if isinstance(required, bool) else methods_of(required)
         self.registry = check_registry(registry)
         self.requests = RequestsInside()
 
@@ -130,6 +128,29 @@ class HttpAdmission:
     def busy(self, name: str) -> ProblemAnswer:
         """What is told when the older ones inside do not end."""
         return problem(503, f"It did not end within {self.drain:g} s; try again.", name=name)
+
+
+def drain_of(given: object) -> float:
+    """Seconds, also without end. Raises InvalidArgument."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+        raise InvalidArgument(f"drain must be seconds, 0 or more, not {given!r}")
+    return given
+
+
+def methods_of(given: str | Iterable[str]) -> frozenset[str]:
+    """The methods that need a token. Raises InvalidArgument."""
+    methods = [given] if isinstance(given, str) else given
+    try:
+        named = frozenset(method.upper() for method in methods)
+        fit = all(re.fullmatch(r"[A-Z0-9_-]+", method) for method in named)
+    except (TypeError, AttributeError):
+        fit = False
+    if not fit:
+        raise InvalidArgument(
+            "required must be True, False, or the methods that need a token, as ['PUT', 'POST'], "
+            f"not {given!r}"
+        )
+    return named
 
 
 class RequestsInside:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import threading
 
@@ -194,6 +195,37 @@ def test_what_a_loss_could_not_call_is_refused_at_once():
             assert "callable without arguments" in said(lambda wants=wants: add(wants))
         for fits in (lambda: None, lambda lease=1: None, lambda *all_, **more: None, [].clear):
             add(fits)
+
+
+async def stop_work():
+    """What nobody would await."""
+
+
+def stop_in_pieces():
+    yield
+
+
+class Stopping:
+    async def stop(self):
+        pass
+
+    __call__ = stop
+
+
+@pytest.mark.parametrize(
+    "later",
+    [stop_work, functools.partial(stop_work), Stopping().stop, Stopping(), stop_in_pieces],
+    ids=["function", "partial", "method", "object", "generator"],
+)
+def test_what_a_loss_would_only_make_and_not_run_is_refused_at_once(later):
+    with Lock(PATH) as lease:
+        assert "would never run" in said(lambda: lease.lost.add_callback(later))
+
+    async def of_a_task():
+        async with AsyncLock(PATH) as lease:
+            lease.lost.add_callback(later)
+
+    assert "would never run" in said_by_task(of_a_task)
 
 
 # ---- by position

@@ -10,7 +10,7 @@ import redis
 import redis.asyncio
 
 from ground import needs
-from lifehold import InvalidArgument, LeaseLost, StaleToken, UnsafeGround
+from lifehold import CorruptRecord, InvalidArgument, LeaseLost, StaleToken, UnsafeGround
 from lifehold.compat.redis_lock import Lock
 from lifehold.fence import AsyncFencedRedis, Conflict, FencedRedis
 from lifehold.recipes.fence import redis as redis_fence
@@ -254,6 +254,52 @@ def test_a_key_has_one_fence_in_whatever_form_it_is_given(guard, client, form):
             way(guard(5))
     guard(9).set(key, "new")
     assert client.get("7") == "new"
+
+
+DAMAGED = [b"abc", b"", b"-5", b"1e9", b"007", b"5 ", b"9" * 23, b"9" * 5000]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("damaged", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_fence_that_is_damaged_admits_nobody(guard, client, way, damaged):
+    guard(5).advance("x")
+    client.set(redis_fence.fence_key("x"), damaged)
+    with pytest.raises(CorruptRecord, match=r"lifehold:1:fence:\{x\}"):
+        WAYS[way](guard(2**62))
+    with pytest.raises(CorruptRecord):
+        guard(2**62).fence("x")
+    assert client.get(redis_fence.fence_key("x")) == damaged.decode()
+    assert client.get("x") is None
+
+
+def test_bytes_of_no_encoding_in_a_fence_admit_nobody(redis_url):
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.set(redis_fence.fence_key("x"), b"\xff\xfe")
+        guard = FencedRedis(raw, 2**62)
+        for call in (*WAYS.values(), lambda guard: guard.fence("x")):
+            with pytest.raises(CorruptRecord):
+                call(guard)
+        assert raw.get("x") is None
+
+
+def test_a_client_of_the_other_face_is_refused_before_anything_is_written(redis_url, client):
+    with asyncio.Runner() as runner:
+        aclient = redis.asyncio.Redis.from_url(redis_url)
+        for kind, wrong, right in [
+            (AsyncFencedRedis, client, "FencedRedis"),
+            (FencedRedis, aclient, "AsyncFencedRedis"),
+        ]:
+            with pytest.raises(InvalidArgument, match=f"take {right}"):
+                kind(wrong, 5)
+        runner.run(aclient.aclose())
+
+
+@pytest.mark.parametrize("kind", [FencedRedis, AsyncFencedRedis])
+@pytest.mark.parametrize("wrong", [None, "redis://", "pipeline"])
+def test_what_is_no_client_is_refused(client, kind, wrong):
+    given = client.pipeline() if wrong == "pipeline" else wrong
+    with pytest.raises(InvalidArgument, match="client"):
+        kind(given, 5)
 
 
 class Changed:

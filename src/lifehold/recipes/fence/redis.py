@@ -25,8 +25,9 @@ from __future__ import annotations
 from inspect import isawaitable
 
 from ...core.deadline import seconds
-from ...core.errors import InvalidArgument, LeaseLost, LifeholdError, UnsafeGround
+from ...core.errors import CorruptRecord, InvalidArgument, LeaseLost, LifeholdError, UnsafeGround
 from ...core.fence import stale
+from ...decorated import is_coroutine_function
 from ...runtime import fork
 from ...store.redis.same_slot import in_slot_of
 from .rule import token_of
@@ -62,6 +63,9 @@ local half, missing = #KEYS / 2, false
 for at = half + 1, #KEYS do
     local seen = redis.call('get', KEYS[at])
     missing = missing or not seen
+    if seen and (#seen > 19 or seen ~= '0' and not string.find(seen, '^[1-9]%d*$')) then
+        return {-2, at - half}
+    end
     if seen and (#seen > #ARGV[1] or (#seen == #ARGV[1] and seen > ARGV[1])) then
         return {0, seen, at - half}
     end
@@ -126,9 +130,18 @@ def scripted(script: str) -> str:
 class KeyFences:
     """What both faces are made of: the keys beside the data, and what an answer means."""
 
+    _asynchronous = False
+
     def __init__(self, client: Client, lease: Carrier | int) -> None:
+        if not hasattr(client, "register_script") or hasattr(client, "execute"):
+            raise InvalidArgument(
+                f"client must be a client of redis-py, and no pipeline, not {type(client).__name__}"
+            )
         self._client, self._lease = client, lease
         self._one = client.register_script(_COMMAND)
+        if is_coroutine_function(self._one) is not self._asynchronous:
+            face = "FencedRedis" if self._asynchronous else "AsyncFencedRedis"
+            raise InvalidArgument(f"client is of {type(client).__module__}: take {face}")
         self._many = client.register_script(_PIECES)
         self._lasts = client.register_script(_LASTS)  # whether a fence that is not there yet will
         self._scripts: dict[str, Callable[..., Reply]] = {}
@@ -157,6 +170,8 @@ class KeyFences:
         return self._scripts[text]
 
     def _answered(self, keys: Sequence[str | bytes], answer: Reply) -> Reply:
+        if answer[0] == -2:
+            raise damaged(keys[int(answer[1]) - 1])
         if answer[0] < 0:
             raise UnsafeGround(
                 f"{_shown(keys[0])!r}: the server's maxmemory-policy evicts keys that do not "
@@ -173,11 +188,11 @@ class KeyFences:
         raise stale(late, token_of(self._lease, late), int(answer[1]))
 
     def _compared(self, keys: Sequence[str | bytes], seen: Sequence[Reply]) -> None:
-        for key, fence in zip(keys, seen, strict=True):
-            name = _shown(key)
+        for key, told in zip(keys, seen, strict=True):
+            name, fence = _shown(key), number(key, told)
             token = token_of(self._lease, name)
-            if fence is not None and int(fence) > token:
-                raise stale(name, token, int(fence))
+            if fence > token:
+                raise stale(name, token, fence)
 
     def _asking(self) -> Callable[[], object] | None:
         """What asks the lease: its store, where it can be asked. None of a bare token."""
@@ -249,7 +264,7 @@ class FencedRedis(KeyFences):
 
     def fence(self, key: str | bytes) -> int:
         """The least token that is admitted at a key."""
-        return int(self._client.get(fence_key(key)) or 0)
+        return number(key, self._client.get(fence_key(key)))
 
     def transaction(
         self, work: Callable[[Pipe], object], *keys: str | bytes, tries: int = 1
@@ -301,6 +316,8 @@ class FencedRedis(KeyFences):
 class AsyncFencedRedis(KeyFences):
     """The same for a client of redis.asyncio; `work` may be a coroutine function."""
 
+    _asynchronous = True
+
     async def advance(self, *keys: str | bytes) -> None:
         """Refuse older tokens at these keys from now on."""
         self._answered(keys, await self._one(**self._asked(keys, ())))
@@ -333,7 +350,7 @@ class AsyncFencedRedis(KeyFences):
 
     async def fence(self, key: str | bytes) -> int:
         """The least token that is admitted at a key."""
-        return int(await self._client.get(fence_key(key)) or 0)
+        return number(key, await self._client.get(fence_key(key)))
 
     async def transaction(
         self, work: Callable[[Pipe], Awaitable[object] | object], *keys: str | bytes, tries: int = 1
@@ -391,6 +408,26 @@ def fence_key(key: str | bytes) -> bytes:
             "certain to share its cluster slot"
         )
     return PREFIX + tail
+
+
+def number(key: str | bytes, told: str | bytes | None) -> int:
+    """What a fence says; 0 where there is none. Raises CorruptRecord: it must not admit."""
+    if told is None:
+        return 0
+    text = told if isinstance(told, str) else told.decode("latin-1")
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and str(int(text)) == text):
+        raise damaged(key)
+    return int(text)
+
+
+def damaged(key: str | bytes) -> CorruptRecord:
+    """What to say of a fence that is no token."""
+    fence = fence_key(key).decode("utf-8", "surrogateescape")
+    return CorruptRecord(
+        f"{_shown(key)!r}: its fence {fence!r} is no token, so something else has written it: "
+        "nothing was written. Make sure that every old holder has ended, then delete that key",
+        name=_shown(key),
+    )
 
 
 def queued(pipe: Pipe) -> None:

@@ -241,6 +241,29 @@ def test_strict_compares_a_bare_token_with_a_row_that_is_named(connect):
     connection.rollback()
 
 
+def test_strict_refuses_a_nonce_that_it_could_not_compare(connect):
+    connection = connect()
+    named = LeaseTable("leases", nonce="nonce", lock="lock")
+    for bare in (5, SimpleNamespace(token=5, name="lock")):
+        with pytest.raises(InvalidArgument, match="nonce"):
+            SqlFence(connection, "x", bare, strict=named)
+
+
+@pytest.mark.parametrize("strict", [1, 0, "yes", "", "leases", LeaseTable], ids=repr)
+def test_strict_is_a_bool_or_a_table_of_leases(connect, strict):
+    with pytest.raises(InvalidArgument, match="strict must be"):
+        SqlFence(connect(), "x", 5, strict=strict)
+
+
+def test_strict_refuses_a_token_where_no_writer_has_been(connect):
+    connection, store = connect(), connect()
+    store.execute("update leases set token = null")
+    store.commit()
+    with pytest.raises(StaleToken, match="not held by the grant"):
+        SqlFence(connection, "x", 5, strict=LeaseTable("leases", lock="lock")).admit()
+    connection.rollback()
+
+
 def test_strict_is_for_locks_whose_row_it_can_name(connect):
     connection = connect()
     named = {"token": 5, "nonce": "a"}
@@ -407,6 +430,9 @@ def test_advance_of_rows_is_all_of_them_or_a_clear_error(connect):
     connection.rollback()
     with pytest.raises(InvalidArgument, match="keys of the rows"):
         RowFence(connection, "account", 6).advance()
+    for keys in [(7, "x"), (None, 7), ({}, 7)]:
+        with pytest.raises(InvalidArgument, match="one kind"):
+            RowFence(connection, "account", 6).advance(*keys)
 
 
 def test_more_rows_than_expected_are_no_success(connect):

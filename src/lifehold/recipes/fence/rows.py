@@ -111,9 +111,16 @@ class _RowFence:
     def _plan(self, keys: tuple[Any, ...]) -> Plan:
         if not keys:
             raise InvalidArgument(f"{self.table!r}: advance() needs the keys of the rows")
+        try:
+            keys = tuple(sorted(keys))  # always in one order, or two holders wait for each other
+        except TypeError as error:
+            raise InvalidArgument(
+                f"{self.table!r}: the keys of one advance() must be of one kind that has an order, "
+                f"not {keys!r}"
+            ) from error
         token = self.token
         coalesced = f"coalesce({self.column}, 0)"
-        for key in sorted(keys):  # always in one order, or two holders wait for each other
+        for key in keys:
             done = yield Statement(
                 f"UPDATE {self.table} SET {self.column} = ? "  # noqa: S608
                 f"WHERE {self.key} = ? AND {coalesced} <= ?{self._driver.returning}",

@@ -64,6 +64,21 @@ class LeaseTable:
     lock: str | None = None
 
 
+def compared_with(strict: object, lease: object) -> LeaseTable | None:
+    """What `strict` stands for. Raises InvalidArgument."""
+    if strict is False or strict is None:
+        return None
+    table = LeaseTable() if strict is True else strict
+    if not isinstance(table, LeaseTable):
+        raise InvalidArgument(f"strict must be True, False or a LeaseTable, not {strict!r}")
+    if table.nonce is not None and getattr(lease, "nonce", None) is None:
+        raise InvalidArgument(
+            f"strict has the nonce of the grant in column {table.nonce!r}, and {lease!r} has none "
+            "to compare: give the lease itself, or leave `nonce` away"
+        )
+    return table
+
+
 class Admission:
     """What is compared and stored for one name, as statements for any face."""
 
@@ -80,7 +95,7 @@ class Admission:
         self.name = check_name(name)
         self.table = identifier("table", table, dotted=True)
         self._lease, self._driver = lease, driver
-        self._strict = LeaseTable() if strict is True else strict or None
+        self._strict = compared_with(strict, lease)
 
     def plan(self, *, bound: bool) -> Plan:
         """Compare and store; `bound`: to the transaction of the write."""
@@ -110,7 +125,7 @@ class Admission:
             yield from self._strictly(self._strict, token)
 
     def _strictly(self, lease: LeaseTable, token: int) -> Plan:
-        nonce = getattr(self._lease, "nonce", None) if lease.nonce else None
+        nonce = None if lease.nonce is None else getattr(self._lease, "nonce", None)
         columns = [identifier("token", lease.token)]
         columns += [identifier("nonce", lease.nonce)] if nonce is not None else []
         where = identifier("table", lease.table or self._driver.leases, dotted=True)
@@ -129,7 +144,7 @@ class Admission:
                 name=self.name,
             )
         found = answer.rows[0]
-        if found[0] > token:
+        if found[0] is not None and found[0] > token:
             raise stale(self.name, token, found[0])
         if ours:
             *found, capacity = found

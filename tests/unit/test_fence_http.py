@@ -416,14 +416,15 @@ class Leased:
 
 @needs("package:httpx")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_httpx_sends_the_token_and_raises_what_the_service_says():
+@pytest.mark.parametrize("given", [hooks, ahooks])
+def test_httpx_sends_the_token_and_raises_what_the_service_says(given):
     import httpx
 
     app, newer = FenceWSGI(wsgi_echo, name="x", registry=MemoryTokens()), Leased(6)
 
     def client(lease):
         transport = httpx.WSGITransport(app=app)
-        return httpx.Client(transport=transport, base_url="http://x", event_hooks=hooks(lease))
+        return httpx.Client(transport=transport, base_url="http://x", event_hooks=given(lease))
 
     with client(newer) as now, client(Leased(5)) as late:
         assert now.put("/").text == "6"

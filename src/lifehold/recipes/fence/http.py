@@ -31,7 +31,15 @@ from .sql import TABLE, AsyncSqlFence, SqlFence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
+    from collections.abc import (
+        Awaitable,
+        Callable,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        MutableMapping,
+    )
     from typing import Any, Protocol
 
     from ...runtime import eventloop
@@ -406,18 +414,36 @@ def hooks(lease: Carrier | int) -> dict[str, list[Callable[[Any], None]]]:
 
 
 def ahooks(lease: Carrier | int) -> dict[str, list[Callable[[Any], Awaitable[None]]]]:
-    """`event_hooks` for an `httpx.AsyncClient`."""
+    """`event_hooks` for an `httpx.AsyncClient`, and for a blocking one, which awaits nothing.
+
+    So their work is done when they are called, where it needs no await.
+    """
     token_of(lease, "request")
 
-    async def before(request: Any) -> None:
-        _mark(request.headers, lease)
+    async def told(response: Any) -> None:
+        await response.aread()
+        _refuse(response.content, lease)
 
-    async def after(response: Any) -> None:
+    def before(request: Any) -> Awaitable[None]:
+        _mark(request.headers, lease)
+        return _Done()
+
+    def after(response: Any) -> Awaitable[None]:
         if _is_refusal(response.status_code, response.headers):
-            await response.aread()
+            if hasattr(response.stream, "__aiter__"):
+                return told(response)
+            response.read()
             _refuse(response.content, lease)
+        return _Done()
 
     return {"request": [before], "response": [after]}
+
+
+class _Done:
+    """To be awaited, or not."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
 
 
 class LeaseAuth:

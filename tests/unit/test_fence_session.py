@@ -187,17 +187,62 @@ def test_an_error_of_the_database_is_one_of_sqlalchemy(session, engine):
     session.rollback()
 
 
-def test_a_session_that_commits_each_statement_is_refused(url, engine, account):
+def loose_engine(url, how):
+    """One whose connections commit each statement by itself."""
     from sqlalchemy import create_engine
+
+    if how == "made so":
+        return create_engine(url, isolation_level="AUTOCOMMIT")
+    if how == "an option":
+        return create_engine(url).execution_options(isolation_level="AUTOCOMMIT")
+    name, value = ("isolation_level", None) if url.startswith("sqlite") else ("autocommit", True)
+    return create_engine(url, connect_args={name: value})
+
+
+@pytest.mark.parametrize("how", ["made so", "an option", "by the driver"])
+@pytest.mark.parametrize("begun", ["before", "inside"])
+def test_a_session_that_commits_each_statement_is_refused(url, engine, account, how, begun):
     from sqlalchemy.orm import Session
 
-    loose = create_engine(url, isolation_level="AUTOCOMMIT")
-    with Session(loose) as session, SessionFence(session, "a", 5):
-        session.get(account, 7).amount = 50
-        with pytest.raises(InvalidArgument, match="one transaction"):
-            session.commit()
+    loose = loose_engine(url, how)
+    advanced(engine, 6)
+    for token in (5, 7):
+        with Session(loose) as session:
+            if begun == "before":
+                assert session.get(account, 7).amount == 0
+            with (
+                pytest.raises(InvalidArgument, match="one transaction"),
+                SessionFence(session, "a", token),
+            ):
+                act(by_flush, session, account)
+            act(by_flush, session, account) if token == 7 else session.rollback()
+        assert amount(engine, account) == (50 if token == 7 else 0)  # unguarded, it writes
     loose.dispose()
-    assert amount(engine, account) == 0
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_session_whose_transactions_are_begun_by_hand_is_guarded(engine, account):
+    from sqlalchemy import create_engine, event
+    from sqlalchemy.orm import Session
+
+    by_hand = create_engine(engine.url, connect_args={"isolation_level": None})
+    event.listen(by_hand, "begin", lambda connection: connection.exec_driver_sql("BEGIN"))
+    with Session(by_hand) as session, SessionFence(session, "a", 5):
+        act(by_flush, session, account)
+        assert amount(engine, account) == 50
+        advanced(engine, 6)
+        session.get(account, 7).amount = 60
+        with pytest.raises(StaleToken):
+            session.commit()
+        session.rollback()
+    by_hand.dispose()
+    assert amount(engine, account) == 50
+
+
+def test_a_block_of_the_session_may_begin_in_the_guards_own(session, engine, account):
+    with SessionFence(session, "a", 5), session.begin():
+        session.get(account, 7).amount = 50
+    assert amount(engine, account) == 50
 
 
 def test_a_session_that_writes_into_several_databases_is_refused(engine, account, tmp_path):

@@ -29,9 +29,11 @@ from .sql import (
     SqlAnswer,
     Statement,
     aplay,
+    commits_alone,
     driver_of,
     identifier,
     in_transaction,
+    not_together,
     play,
 )
 
@@ -223,7 +225,7 @@ class SessionFence:
                 "can; for others write the fence into the row, with fenced() and wrote()"
             )
         self._admission = Admission(driver, name, lease, table, strict)
-        self._heard: list[Callable[[Any], None]] = []  # one for each block that is entered
+        self._blocks: list[dict[str, Callable[..., None]]] = []  # those entered: what each hears
 
     def advance(self) -> None:
         """Refuse older tokens from now on. To be committed before the first read under a lease."""
@@ -239,15 +241,32 @@ class SessionFence:
                 "a Connection is admitted by hand: call admit() in its transaction"
             )
 
-        def hear(session: Any) -> None:  # a block's own: SQLAlchemy hears one function once
+        begun = getattr(self._session, "get_transaction", lambda: None)()
+        for connection, *_ in () if begun is None else begun._connections.values():
+            self._refuse_loose(connection)
+
+        def admit(session: Any) -> None:  # a block's own: SQLAlchemy hears one function once
             self._before_commit(session)
 
-        self._alchemy.event.listen(self._session, "before_commit", hear)
-        self._heard.append(hear)
+        def look(_session: object, _begun: object, connection: Any) -> None:
+            self._refuse_loose(connection)
+
+        hears: dict[str, Callable[..., None]] = {"after_begin": look, "before_commit": admit}
+        for name, hear in hears.items():
+            self._alchemy.event.listen(self._session, name, hear)
+        self._blocks.append(hears)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._alchemy.event.remove(self._session, "before_commit", self._heard.pop())
+        for name, hear in self._blocks.pop().items():
+            self._alchemy.event.remove(self._session, name, hear)
+
+    def _refuse_loose(self, connection: Any) -> None:
+        """At commit it would be too late: each statement would stay as it is written."""
+        level = connection.get_execution_options().get("isolation_level")
+        raw = connection.connection.driver_connection
+        if not in_transaction(raw) and (level == "AUTOCOMMIT" or commits_alone(raw)):
+            raise not_together(self._admission.name, "take an engine that is not AUTOCOMMIT")
 
     def _before_commit(self, session: Any) -> None:
         self._play(bound=True)

@@ -116,11 +116,7 @@ class Admission:
             seen = yield Statement(look, (self.name,))
             raise stale(self.name, token, seen.rows[0][0] if seen.rows else None)
         if bound and not answer.transaction:
-            raise InvalidArgument(
-                f"{self.name!r}: the fence and the write must stand in one transaction, and the "
-                "connection commits each statement by itself: begin one, then admit() and write",
-                name=self.name,
-            )
+            raise not_together(self.name, "begin one, then admit() and write")
         if self._strict is not None:
             yield from self._strictly(self._strict, token)
 
@@ -350,6 +346,22 @@ def in_transaction(connection: Any) -> bool:
     raise InvalidArgument(
         f"{type(connection).__module__} cannot say whether a transaction is open, so a fence could "
         "be committed without the write it guards: use sqlite3, aiosqlite, psycopg or asyncpg"
+    )
+
+
+def commits_alone(connection: Any) -> bool:
+    """Whether a driver outside of a transaction begins none with the next write."""
+    if hasattr(connection, "total_changes"):  # of SQLite, where an `autocommit` came with 3.12
+        return connection.isolation_level is None or getattr(connection, "autocommit", -1) is True
+    return getattr(connection, "autocommit", False) is True
+
+
+def not_together(name: str, instead: str) -> InvalidArgument:
+    """What to say where a write could stay that its fence refuses."""
+    return InvalidArgument(
+        f"{name!r}: the fence and the write must stand in one transaction, and the connection "
+        f"commits each statement by itself: {instead}",
+        name=name,
     )
 
 

@@ -153,12 +153,12 @@ def test_what_nobody_foresaw_in_one_lock_hides_no_other(tmp_path, monkeypatch):
     (tmp_path / "bad.pid").write_text("5\n")
     (tmp_path / "good.pid").write_text("6\n")
 
-    def judged(sight, *rest, real=families.judged):
+    def judged(sight, *rest, real=families.first_living):
         if sight.name == "bad.pid":
             raise ZeroDivisionError("hostile")
         return real(sight, *rest)
 
-    monkeypatch.setattr(families, "judged", judged)
+    monkeypatch.setattr(families, "first_living", judged)
     found = {os.path.basename(each.path): each for each in inventory.of_folder(str(tmp_path))}
     assert found["bad.pid"].state == SUSPECT
     assert "cannot be judged: ZeroDivisionError" in found["bad.pid"].note

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import subprocess
 import sys
@@ -326,3 +327,53 @@ def test_the_remedy_of_a_stale_lock_is_the_tools_own_where_it_has_one(tmp_path, 
     answer = asked(formats.borg(tmp_path, gone))
     assert answer.remedy == (f"clear it:  borg break-lock {tmp_path}/repo",)
     assert foreign_verdict.is_here(formats.HOST)
+
+
+def of_several(tool, folder, *pids):
+    """A lock with several holders, as borg, DVC and filelock write it, and the path to ask for."""
+    if tool == "borg":
+        roster = {"exclusive": [], "shared": [[f"{formats.HOST}@123", pid, 0] for pid in pids]}
+        return formats.file(folder, "repo/lock.roster", json.dumps(roster))
+    if tool == "dvc":
+        people = [{"pid": pid, "cmd": "dvc pull"} for pid in pids]
+        content = json.dumps({"write": {}, "read": {"data": people}})
+        return formats.file(folder, ".dvc/tmp/rwlock", content)
+    formats.file(folder, "s.lock.rw/gen/HEAD", "1\n")
+    for number, pid in enumerate(pids):
+        record = f"filelock-rw/1\ntoken={number}\npid={pid}\nhost={formats.HOST}\nlease=90.0\n"
+        formats.file(folder, f"s.lock.rw/holders/{number:032x}", record)
+    return folder / "s.lock.rw"
+
+
+SEVERAL = ("borg", "dvc", "filelock-rw")
+
+
+@pytest.mark.parametrize("tool", SEVERAL)
+def test_a_lock_of_several_is_held_while_one_of_them_runs(tool, tmp_path, gone, sleeper, all_seen):
+    pid = sleeper("python3")
+    path = of_several(tool, tmp_path, gone, pid, gone - 1)
+    answer = asked(path)
+    assert (answer.family, answer.state) == (tool, HELD), answer.holder
+    assert (answer.holder.owner.pid, answer.holder.pid_here) == (pid, pid)
+    assert not any("clear" in each or "break" in each for each in answer.remedy)
+
+
+@pytest.mark.parametrize("tool", SEVERAL)
+def test_a_lock_of_several_is_stale_when_all_of_them_are_gone(tool, tmp_path, gone, all_seen):
+    answer = asked(of_several(tool, tmp_path, gone, gone - 1))
+    assert (answer.family, answer.state) == (tool, STALE), answer.holder
+    assert answer.holder.owner.pid == gone
+    assert not any("lifehold clear" in each for each in answer.remedy)  # which would refuse
+
+
+@pytest.mark.parametrize("tool", SEVERAL)
+def test_one_of_several_who_cannot_be_judged_may_live(tool, tmp_path, gone, all_seen):
+    answer = asked(of_several(tool, tmp_path, gone, "nobody"))
+    assert (answer.family, answer.state) == (tool, SUSPECT), answer.holder
+
+
+@pytest.mark.parametrize("tool", ["borg", "dvc"])
+def test_a_long_list_of_holders_is_read_to_its_end(tool, tmp_path, gone, sleeper, all_seen):
+    path = of_several(tool, tmp_path, *[gone] * 300, sleeper("python3"))
+    assert os.stat(path).st_size > foreign_verdict.LONGEST
+    assert (asked(path).family, asked(path).state) == (tool, HELD)

@@ -62,6 +62,22 @@ def judged(sight: LockPath, family: Family, claim: StatedHolder, eyes: ProcessTa
     return replace(holder, alive=verdict.state, evidence=verdict.evidence)
 
 
+def first_living(
+    sight: LockPath, family: Family, claim: StatedHolder, eyes: ProcessTable
+) -> tuple[Holder, StatedHolder]:
+    """Of all whom a lock names one that lives, else one that may: it ends with its last holder.
+
+    A dead one only where all are.
+    """
+    found = []
+    for each in (claim, *claim.others):
+        holder = judged(sight, family, each, eyes)
+        found.append((holder, each))
+        if holder.alive == ALIVE:
+            return holder, each
+    return next((each for each in found if each[0].alive != DEAD), found[0])
+
+
 def _verdict(
     sight: LockPath, claim: StatedHolder, eyes: ProcessTable
 ) -> tuple[LifeVerdict, int | None]:
@@ -406,7 +422,8 @@ class StatedHolder:
     `waits`: a command that waits for it by the rule of its family, and leaves it free; `kept`: why
     nobody may remove it;
     `takes_over`: whoever wants it next proves the death itself, and takes it over in one step;
-    `frees`: it is written over and not removed, and says now that nobody holds it.
+    `frees`: it is written over and not removed, and says now that nobody holds it; `others`: who
+    holds it together with this one, each judged by itself.
     """
 
     pid: int | None = None
@@ -429,6 +446,7 @@ class StatedHolder:
     kept: str = ""
     takes_over: bool = False
     frees: bool = False
+    others: tuple[StatedHolder, ...] = ()
 
 
 @value
@@ -449,6 +467,15 @@ class Family:
     kernel: bool = False
     also_locks: bool = True
     doubt: Callable[[str], str] | None = None
+
+
+def together(found: Iterable[StatedHolder]) -> StatedHolder:
+    """The claim of all who hold one lock; that nobody does for none. Each is judged once."""
+    each = list({(one.pid, one.host, one.pid_ns): one for one in found}.values())
+    if not each:
+        return StatedHolder(frees=True)
+    many = () if len(each) <= MOST else (StatedHolder(words=f"there are {len(each)} holders"),)
+    return replace(each[0], others=(*each[1:MOST], *many))
 
 
 def number(text: str | bytes, largest: int = 1 << 22) -> int | None:

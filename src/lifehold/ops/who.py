@@ -516,7 +516,7 @@ def answer_existence(
         return replace(empty, kind="flock", note=KERNEL)
     if claim.frees:
         return replace(empty, note=f"{family.title}, which says itself that nobody holds it")
-    holder = families.judged(sight, family, claim, eyes)
+    holder, claim = families.first_living(sight, family, claim, eyes)
     state = STATES[holder.alive]
     kind = "existence" if families.numbers.pid_of(sight) is None else "pidfile"
     return replace(

@@ -9,7 +9,7 @@ never asked again in this process.
 from __future__ import annotations
 
 from ...runtime import fork
-from ..foreign_verdict import Family, LockPath, ProcessTable, StatedHolder, judged
+from ..foreign_verdict import Family, LockPath, ProcessTable, StatedHolder, first_living, judged
 from . import numbers, tools
 from .numbers import PID_FILE
 from .tools import is_id, keeps_restic_locks
@@ -32,6 +32,7 @@ __all__ = [
     "StatedHolder",
     "also_locks",
     "doubt_of",
+    "first_living",
     "is_id",
     "judged",
     "keeps_restic_locks",

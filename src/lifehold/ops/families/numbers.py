@@ -8,7 +8,7 @@ from ...core import explain
 from ...core.owner import INITIAL_PID_NAMESPACE
 from ...core.value import replace
 from ...runtime import process
-from ..foreign_verdict import Family, LockPath, StatedHolder, listed, number, read
+from ..foreign_verdict import MOST, Family, LockPath, StatedHolder, listed, number, read, together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -183,6 +183,7 @@ PID_FILE = Family("pidfile", "pid file", _pid_file, doubt=_doubt)
 STRICT = b"1\nfilelock-strict-v1\0\n0\n"
 RELEASED = b"filelock/released\n"
 KEPT = "its claim stands in a folder beside it: force_break() of filelock clears that"
+BY_LEASE = "who wants it next drops a holder that was silent for its lease"
 MARK = "?pidns-"
 LOW = (1 << 64) - 1
 LONGEST_SOFT = 1024
@@ -274,17 +275,17 @@ def _shared(sight: LockPath) -> StatedHolder | None:
     """The folder of a SoftReadWriteLock: who reads or writes has a file in `holders`."""
     if not sight.is_folder or not {"gen", "holders"} <= set(sight.names):
         return None
-    holders = [name for name in listed(f"{sight.path}/holders") if name[:1] != "."]
-    for name in holders:
+    names = listed(f"{sight.path}/holders")
+    found = []
+    for name in names:
+        if name[:1] == ".":
+            continue
         keys = _keys(read(f"{sight.path}/holders/{name}", LONGEST_SOFT).decode(errors="replace"))
-        found = _identity(number(keys.get("pid", ""), 1 << 31), keys.get("host", ""), None)
-        if found is not None:
-            return found
-    return (
-        StatedHolder(words=f"{len(holders)} holders cannot be read")
-        if holders
-        else StatedHolder(frees=True)
-    )
+        one = _identity(number(keys.get("pid", ""), 1 << 31), keys.get("host", ""), None)
+        found.append(one or StatedHolder(words=f"holder {name} cannot be read"))
+    if len(names) >= MOST:
+        found.append(StatedHolder(words="there are more holders than were looked at"))
+    return together(replace(each, kept=BY_LEASE) for each in found)
 
 
 def _flufl(sight: LockPath) -> StatedHolder | None:

@@ -7,7 +7,16 @@ import os
 from ...core import explain
 from ...local.files import HOST
 from ...local.token_file import is_left_empty
-from ..foreign_verdict import Family, LockPath, StatedHolder, listed, number, read
+from ..foreign_verdict import (
+    LONGEST,
+    Family,
+    LockPath,
+    StatedHolder,
+    listed,
+    number,
+    read,
+    together,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +25,7 @@ if TYPE_CHECKING:
 
 REPOSITORY, OF_RESTIC = ("HEAD", "objects", "refs"), ("config", "keys", "snapshots")
 HEX = frozenset("0123456789abcdef")
+LONGEST_LIST = 1 << 20  # bytes of a list of holders that are read
 TORCH, LONGEST_NINJA = b"-DTORCH_EXTENSION_NAME=", 1 << 16
 
 
@@ -26,6 +36,12 @@ def _json(content: bytes) -> Any:
         return json.loads(content)
     except (ValueError, RecursionError):
         return None
+
+
+def _list_of(sight: LockPath) -> Any:
+    """What a list of holders says, which may be longer than other locks."""
+    longer = sight.is_file and sight.found.st_size > LONGEST
+    return _json(read(sight.path, LONGEST_LIST) if longer else sight.content)
 
 
 def has_all(folder: str, names: tuple[str, ...]) -> bool:
@@ -137,7 +153,7 @@ def _dvc(sight: LockPath) -> StatedHolder | None:
     """.dvc/tmp/rwlock: JSON of who reads and writes which path."""
     if not sight.path.endswith("/.dvc/tmp/rwlock"):
         return None
-    told = _json(sight.content)
+    told = _list_of(sight)
     if not isinstance(told, dict):
         return None
     writes, reads = told.get("write"), told.get("read")
@@ -145,12 +161,13 @@ def _dvc(sight: LockPath) -> StatedHolder | None:
     for path, people in reads.items() if isinstance(reads, dict) else ():
         found += [(who, path) for who in (people if isinstance(people, list) else ())]
     found = [(who, path) for who, path in found if isinstance(who, dict)]
-    if not found:
-        return StatedHolder(frees=True)
-    who, path = found[0]
-    pid = number(str(who.get("pid", "")))
-    return StatedHolder(
-        pid, words=f"{who.get('cmd', '')} on {path}", kept="DVC drops dead entries itself"
+    return together(
+        StatedHolder(
+            number(str(who.get("pid", ""))),
+            words=f"{who.get('cmd', '')} on {path}",
+            kept="DVC drops dead entries itself",
+        )
+        for who, path in found
     )
 
 
@@ -200,28 +217,32 @@ def _borg(sight: LockPath) -> StatedHolder | None:
     """lock.exclusive, a folder with one entry `host@id.pid-thread`; lock.roster, JSON of all."""
     stale = f"borg break-lock {explain.quote(sight.folder)}"
     if sight.name == "lock.exclusive" and sight.is_folder:
-        for entry in sight.names:
-            if (claim := _borg_id(entry, stale)) is not None:
-                return claim
-        return StatedHolder(stale=stale) if not sight.names else None
+        claims = [_borg_id(entry, stale) for entry in sight.names]
+        if not sight.names:
+            return StatedHolder(stale=stale)
+        return together(claims) if any(each.pid is not None for each in claims) else None
     if sight.name != "lock.roster" or not sight.is_file:
         return None
-    told = _json(sight.content)
+    told = _list_of(sight)
     if not isinstance(told, dict):
         return None
+    claims = []
     for mode in ("exclusive", "shared"):
         people = told.get(mode)
         for each in people if isinstance(people, list) else ():
             if isinstance(each, list) and len(each) == 3:
-                return _borg_id(f"{each[0]}.{each[1]}-{each[2]}", stale)
-    return StatedHolder(frees=True)
+                claims.append(_borg_id(f"{each[0]}.{each[1]}-{each[2]}", stale))
+    return together(claims)
 
 
-def _borg_id(text: str, stale: str) -> StatedHolder | None:
+def _borg_id(text: str, stale: str) -> StatedHolder:
+    """One holder; one without a number for what cannot be read."""
     where, _, numbers = text.rpartition(".")
     host, at, _ = where.rpartition("@")
     pid = number(numbers.partition("-")[0])
-    return None if pid is None or not at else StatedHolder(pid, host=host, stale=stale)
+    if pid is None or not at:
+        return StatedHolder(words=f"an entry {text!r:.100} that cannot be read", stale=stale)
+    return StatedHolder(pid, host=host, stale=stale)
 
 
 def _office(sight: LockPath) -> StatedHolder | None:

@@ -315,7 +315,9 @@ class FolderLock(RecordLock):
             return unseen(name)
         try:
             return read(self.files, fd, name)
-        except IsADirectoryError:
+        except OSError as error:
+            if error.errno not in (errno.EISDIR, errno.ESPIPE):  # a folder, a FIFO
+                raise
             return unseen(name)
 
     def _close(self, fd: int) -> None:
@@ -443,18 +445,22 @@ class FolderLock(RecordLock):
         return first and first[1]
 
     def _first(self) -> tuple[str, Judgement] | None:
-        """Whose bid is held, or else first in line; a dead one only where no other is."""
+        """Whose bid is held, or else first in line; a dead one only where no other is.
+
+        Of several that look held the living one: another cannot be read, or cannot be judged.
+        """
         found, names = [], self._names()
         for name in names:
             case = self._case(name)
             if case is not None:
                 bid, verdict = case
                 waits = bid.marker.state == CURRENT and bid.marker.stage == WAITING
-                dead = verdict.state == DEAD
-                found.append(((dead, waits, bid.ticket or 0, name), bid, verdict))
+                doubt = (ALIVE, UNKNOWN, DEAD).index(verdict.state) if not waits else 0
+                place = verdict.state == DEAD, waits, doubt, bid.ticket or 0, name
+                found.append((place, bid, verdict))
         if not found:
             return None
-        (_, waits, _, name), bid, verdict = min(found, key=lambda each: each[0])
+        (_, waits, _, _, name), bid, verdict = min(found, key=lambda each: each[0])
         return name, self._told(bid, verdict, waits=waits)
 
     def _told(self, bid: FoundBid, verdict: LifeVerdict, *, waits: bool) -> Judgement:
@@ -679,7 +685,7 @@ def opened(files: Files, path: str, name: str) -> int | None:
 
 def unseen(name: str) -> FoundBid:
     """A bid that may not be read."""
-    return FoundBid(name, ParsedRecord(form.UNREADABLE, b"?"))
+    return FoundBid(name, ParsedRecord(form.UNREADABLE, form.UNSEEN))
 
 
 def remove(files: Files, path: str, name: str) -> bool:

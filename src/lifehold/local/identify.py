@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import stat
 
+from ..core.mask import printable
 from ..core.owner import ALIVE, DEAD, UNKNOWN
 from ..core.value import replace
 from ..runtime import clock, fork, process
 from . import kinds, record_folders
 from .files import READ_ONLY, Files
 from .ground import place_of
-from .judge import LivenessJudge, Sightings
-from .record import CURRENT, LIVE, OLDER, READ_SIZE, VOID, read
+from .judge import Judgement, LivenessJudge, Sightings
+from .record import (
+    CURRENT,
+    LIVE,
+    OLDER,
+    READ_SIZE,
+    UNREADABLE,
+    UNSEEN,
+    VOID,
+    ParsedRecord,
+    read,
+)
 from .record_folders import name_of
 from .record_handle import BorrowedRecord
 from .refusals import is_number
@@ -24,7 +35,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Holder
     from . import folder
-    from .judge import Judgement
 else:
     folder = fork.later("lifehold.local.folder", globals())
 
@@ -81,20 +91,41 @@ def holder_of(found: Judgement) -> Holder:
 
 
 def _highest(files: Files, path: str) -> Judgement | None:
-    """Of numbered records the highest that was ever held, of bids the first in line."""
+    """Of numbered records the highest that was ever held, of bids the first in line.
+
+    Anybody who may write there can plant an entry that nobody can read: it hides no living holder,
+    and nobody is proven gone beside it.
+    """
     names = files.listdir(path)
     if record_folders.kind_of(names) == "folder":
         return folder.first_at(path)
     numbers = sorted((int(name) for name in names if is_number(name)), reverse=True)
-    for number in numbers:
+    entries = [(name_of(number), "generation") for number in numbers]
+    entries += [(name, "directory") for name in names if record_folders.is_entry(name)]
+    odd = known = None
+    for name, kind in entries:
         try:
-            found = _judged(files, path, f"{path}/{name_of(number)}", "generation")
+            found = _judged(files, path, f"{path}/{name}", kind)
         except FileNotFoundError:
             continue
-        if found is not None and found.marker.stage != VOID:
+        except OSError as error:
+            odd = odd or unread(path, name, kind, error)
+            continue
+        if found is None or (kind == "generation" and found.marker.stage == VOID):
+            continue
+        if found.state == ALIVE:
             return found
-    name = next(filter(record_folders.is_entry, names), None)
-    return None if name is None else _judged(files, path, f"{path}/{name}", "directory")
+        known = found if known is None or known.state == DEAD else known
+        if kind == "generation":
+            break
+    return odd or known
+
+
+def unread(path: str, name: str, kind: str, error: OSError) -> Judgement:
+    """Of an entry with the name of a record, which cannot be opened or read."""
+    marker = ParsedRecord(UNREADABLE, UNSEEN, kind)
+    why = f"{printable(name)} cannot be read as a record: {error.strerror}"
+    return Judgement(UNKNOWN, why, marker, name, f"{path} ({kind} lock)")
 
 
 def _judged(files: Files, path: str, file: str, kind: str = "") -> Judgement | None:

@@ -276,6 +276,7 @@ READ_SIZE = SIZE + LINE  # bytes that a reader asks for
 HEX, LONGEST_NONCE = "0123456789abcdef", 85
 LONGEST_TTL = 100 * 365 * 86400.0
 CURRENT, OLDER, FROM_NEWER, UNREADABLE = "ours", "older", "newer", "unreadable"
+UNSEEN = b"?"  # the content of one that may not, or cannot, be read at all
 HELD, RELEASED, VOID, WAITING = "held", "released", "void", "waiting"
 STAGES = frozenset({HELD, RELEASED, VOID, WAITING})
 LIVE = frozenset({HELD, WAITING})  # a process stands behind it, or has died

@@ -26,7 +26,7 @@ from ..local.kernel_holders import KernelWaiter
 from ..local.kernel_semaphore import slot_path
 from ..local.lock_names import is_store
 from ..local.proc_locks import FLOCK, POSIX, key_of
-from ..local.record import CURRENT, FROM_NEWER, OLDER, READ_SIZE, UNREADABLE, read
+from ..local.record import CURRENT, FROM_NEWER, OLDER, READ_SIZE, UNREADABLE, UNSEEN, read
 from ..local.record_handle import BorrowedRecord
 from ..local.soft_readwrite import SUFFIX, is_marker
 from ..lock import absolute
@@ -456,8 +456,12 @@ def answer_present(name: str, path: str, fd: int | None = None) -> LockAnswer | 
     """
     try:
         found = identify.standing(HOST, path, fd)
-    except OSError:
-        return None
+    except OSError as error:
+        gone = isinstance(error, (FileNotFoundError, NotADirectoryError))
+        if gone or not os.path.isdir(path):  # of a file who asks the kernel tells more
+            return None
+        note = f"the lock's folder cannot be read here: {error.strerror}"
+        return LockAnswer(name, path, SUSPECT, note=note)
     if found is None:
         return None
     kind = found.marker.kind
@@ -472,6 +476,8 @@ def answer_present(name: str, path: str, fd: int | None = None) -> LockAnswer | 
 
 def _note(found: Judgement) -> str:
     marker = found.marker
+    if marker.content == UNSEEN:
+        return ""  # its evidence tells why
     if marker.state in WHY:
         return WHY[marker.state]
     if found.state == UNKNOWN and marker.ttl is not None:
@@ -599,6 +605,7 @@ def _remedies(path: str, state: str, holder: Holder, claim: StatedHolder) -> tup
 
 
 MOST_READERS = 1000  # readers that are judged; more of them are counted
+ODD = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ESPIPE)  # links, sockets, folders, FIFOs
 CLAIMS = "CLAIM"  # how a writer waits for readers: with its record in its place
 
 
@@ -616,7 +623,7 @@ def answer_readers(name: str, path: str, fd: int | None = None) -> LockAnswer | 
             return None
         found = [_judged(path, f"{path}{SUFFIX}/{each}") for each in names[:MOST_READERS]]
     except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM) and os.path.lexists(path + SUFFIX):
+        if os.path.lexists(path + SUFFIX):
             note = f"who is in cannot be read here: {error.strerror}"
             return LockAnswer(name, path, SUSPECT, note=note, kind=soft_readwrite.KIND)
         return None
@@ -635,6 +642,7 @@ def _told(
     empty: LockAnswer, claim: Judgement | None, readers: list[Judgement], count: int
 ) -> LockAnswer:
     living = [each for each in readers if each.state != DEAD]
+    living.sort(key=lambda each: each.state != ALIVE)
     writes = claim is not None and claim.state != DEAD
     if living:
         holders = [_reader(each) for each in living]
@@ -677,17 +685,21 @@ def _pid(claim: Judgement) -> int:
 
 
 def _judged(path: str, file: str) -> Judgement | None:
-    """None: it is gone, or no record of such a lock."""
+    """None: it is gone, or no record of such a lock; of a marker's name it is one all the same."""
+    certain, fd = file != path, -1
     try:
         fd = HOST.open(file, READ_ONLY)
+        return _of_fd(path, fd, certain=certain)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO):
+        if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
-        raise
-    try:
-        return _of_fd(path, fd, certain=file != path)
+        if error.errno not in ODD:
+            raise
+        kind = soft_readwrite.KIND
+        return identify.unread(path, os.path.basename(file), kind, error) if certain else None
     finally:
-        HOST.close(fd)
+        if fd >= 0:
+            HOST.close(fd)
 
 
 def _of_fd(path: str, fd: int, *, certain: bool = False) -> Judgement | None:
@@ -695,6 +707,8 @@ def _of_fd(path: str, fd: int, *, certain: bool = False) -> Judgement | None:
     try:
         found = read(HOST.pread(fd, READ_SIZE, 0))
     except IsADirectoryError:
+        if certain:
+            raise
         return None
     if not certain and not (found.state == CURRENT and found.kind == soft_readwrite.KIND):
         return None

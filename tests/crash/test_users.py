@@ -9,15 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from crash.containers import FRESH
 from crash.scene import free, hold, next_token, open_files, until, waits_in_the_kernel
 from crash.terrain import NOBODY, as_nobody, folder_for_all, refusal_of, result, tree
 from ground import needs
 from lifehold import Lock, ReadWriteLock, Semaphore, WouldBlock
 from lifehold.ops import doctor
+from lifehold.ops.who import who
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("root")
@@ -114,6 +118,49 @@ def test_who_gave_up_the_rights_of_root_is_told_as_who_he_is_now():
             with pytest.raises(WouldBlock) as caught:
                 Lock(path).acquire(0)
             assert caught.value.holder.owner.uid == NOBODY
+
+
+@pytest.mark.parametrize("kind", ["soft", "link", "directory", "generation", "folder"])
+def test_another_user_is_not_told_that_a_living_holder_is_gone(kind):
+    def looks(path):
+        answer = who(path, path)
+        return answer.state, answer.holder.evidence, answer.holder.pid_here
+
+    with folder_for_all() as folder:
+        path = str(folder / "lock")
+        with Child(lambda: hold(path, kind=kind, shared=True)) as holder:
+            holder.at("held")
+            who(path, path)  # loads what nobody may not be able to
+            told = result(as_nobody(looks, path))
+    assert told == ["held", "kernel witness", holder.pid]
+
+
+@needs("unshare")
+def test_another_user_is_told_the_record_of_a_holder_in_a_container():
+    def looks(path):
+        answer = who(path, path)
+        return answer.state, answer.holder.owner.pid, answer.holder.token
+
+    with folder_for_all() as folder:
+        path = str(folder / "lock")
+        code = (
+            "import sys, lifehold; lease = lifehold.Lock(sys.argv[1]).acquire(0); "
+            "print(lease.token, flush=True); sys.stdin.read(); lease.release()"
+        )
+        with subprocess.Popen(
+            [*FRESH, sys.executable, "-c", code, path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as container:
+            try:
+                token = int(container.stdout.readline())
+                who(path, path)
+                told = result(as_nobody(looks, path))
+            finally:
+                container.stdin.close()
+                container.wait(60)
+    assert told == ["held", 1, token]
 
 
 @pytest.mark.parametrize("kind", ["soft", "link", "directory", "generation", "folder"])

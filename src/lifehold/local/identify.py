@@ -9,7 +9,7 @@ from __future__ import annotations
 import stat
 
 from ..core.mask import printable
-from ..core.owner import ALIVE, DEAD, UNKNOWN
+from ..core.owner import ALIVE, DEAD, UNKNOWN, judge
 from ..core.value import replace
 from ..runtime import clock, fork, process
 from . import kinds, record_folders
@@ -77,15 +77,18 @@ def holder_of(found: Judgement) -> Holder:
     holder, owner = found.holder(), found.marker.owner
     if owner is None or is_free(found) or holder.pid_here is not None:
         return holder
-    here = process.ground(True, None).here
+    ground = process.ground(True, None)
+    here = ground.here
     if owner.boot_id != here.boot_id or (owner.pid_ns is None and here.pid_ns is not None):
         return holder
     if owner.pid_ns != here.pid_ns:  # of a dead one no number is right: none is looked for
         return replace(holder, pid_here=0 if found.state == DEAD else process.number_here(owner))
     if found.state != ALIVE:
         return holder
-    if process.goes_by(owner.pid, owner):
-        return replace(holder, pid_here=owner.pid)
+    seen = judge(owner, ground).state  # the witness may be held by who inherited it
+    if seen != DEAD:
+        known = seen == ALIVE or process.goes_by(owner.pid, owner)
+        return replace(holder, pid_here=owner.pid) if known else holder
     gone = f"process {owner.pid} is gone, and what inherited its open record holds on"
     return replace(holder, evidence=f"{holder.evidence}; {gone}")
 

@@ -167,10 +167,26 @@ def as_it_runs(holder: Holder | None) -> Holder | None:
 
 
 def goes_by(pid: int, owner: Owner) -> bool:
-    """Whether the process that we call `pid` is the one its own namespace calls `owner.pid`."""
-    if namespace("pid", pid) != owner.pid_ns:  # first: a tenth of the time of its status
+    """Whether the process that we call `pid` is the one its own namespace calls `owner.pid`.
+
+    The namespace of another user's process cannot be read: its begin has to tell.
+    """
+    space = namespace("pid", pid)
+    if space not in (None, owner.pid_ns):  # first: a tenth of the time of its status
         return False
-    return _status(pid).get("NSpid", "").split()[-1:] == [str(owner.pid)]
+    if _status(pid).get("NSpid", "").split()[-1:] != [str(owner.pid)]:
+        return False
+    return space is not None or _began_as(pid, owner)
+
+
+def _began_as(pid: int, owner: Owner) -> bool:
+    """Whether a process is the owner by what its begin gave it; False where nothing can tell."""
+    seen = look(pid, mine=True)
+    if owner.pidfd_ino is not None and seen.pidfd_ino is not None:
+        return owner.pidfd_ino == seen.pidfd_ino
+    if owner.start_ticks is None or owner.time_ns != namespace("time"):
+        return False
+    return owner.start_ticks == seen.start_ticks
 
 
 def _look_hidden(pid: int) -> Sighting:
@@ -481,8 +497,9 @@ def _looked_up(uid: int) -> str | None:
 #
 # Promise: a number is given only for a process that is, by its own namespace and its number there,
 # the one that was asked for; 0 says that none such can be seen, so no number of ours is its.
-# What fails: inside a container /proc shows only its own processes, and the namespace of another
-# user's process may not be read. Costs a look at each process, so it is for texts only.
+# What fails: inside a container /proc shows only its own processes. The namespace of another user's
+# process may not be read; it is known by its number there and its begin. Costs a look at each
+# process, so it is for texts only.
 
 
 MOST = 1_000  # processes that are looked at: some 20 ms

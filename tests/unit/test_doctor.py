@@ -43,6 +43,48 @@ def test_a_folder_that_all_may_write_is_unsafe_without_the_sticky_bit(tmp_path):
     assert ops.examine(str(tmp_path)).verdict == ops.SAFE
 
 
+def rights_of(folder):
+    (found,) = (each for each in doctor.looked_at(str(folder), "rw") if each.what == "rights")
+    return found.verdict, found.why
+
+
+@needs("root")
+def test_the_owner_of_a_folder_can_remove_the_lock_files_in_it(tmp_path):
+    assert rights_of(tmp_path)[0] == "good"
+    os.chown(tmp_path, 65534, 65534)
+    tmp_path.chmod(0o755)
+    verdict, why = rights_of(tmp_path)
+    assert (verdict, "its owner, user nobody, can remove your lock files" in why) == (
+        "warning",
+        True,
+    )
+    tmp_path.chmod(0o1777)
+    verdict, why = rights_of(tmp_path)
+    assert (verdict, "its owner, user nobody, can remove your files" in why) == ("warning", True)
+
+
+def test_who_may_write_above_a_folder_can_put_another_one_in_its_place(tmp_path):
+    inner = tmp_path / "a folder" / "of locks"
+    inner.mkdir(parents=True)
+    assert rights_of(inner)[0] == "good"
+    tmp_path.chmod(0o1777)
+    assert rights_of(inner)[0] == "good", "a sticky folder keeps our own one in its place"
+    tmp_path.chmod(0o777)
+    assert rights_of(inner)[0] == REFUTED
+    report = ops.examine(str(inner))
+    assert report.verdict == ops.UNSAFE
+    assert f"chmod +t {tmp_path}" in report.advice
+
+
+@needs("root")
+def test_the_owner_of_a_folder_above_can_put_another_one_in_its_place(tmp_path):
+    inner = tmp_path / "locks"
+    inner.mkdir()
+    os.chown(tmp_path, 65534, 65534)
+    verdict, why = rights_of(inner)
+    assert (verdict, "user nobody can put another folder in its place" in why) == ("warning", True)
+
+
 def test_a_shared_file_system_is_unproven_from_one_host(tmp_path, monkeypatch):
     place = MountInfo("nfs4", "0:99")
     monkeypatch.setattr(ops, "mount_of", lambda folder: (place, "rw,vers=4.2"))

@@ -14,6 +14,7 @@ import stat
 import subprocess
 
 from .. import registry
+from ..core import explain
 from ..core.errors import InvalidArgument, SystemRefused
 from ..core.mask import printable
 from ..core.value import value
@@ -30,7 +31,7 @@ from ..local.ground_probe import (
     probe,
 )
 from ..local.kinds import KINDS
-from ..runtime import rights, watch_table
+from ..runtime import process, rights, watch_table
 from .who import FolderMissing
 
 TYPE_CHECKING = False
@@ -494,22 +495,67 @@ def _inotify(room: str) -> str:
 
 def looked_at(folder: str, options: str) -> list[ProbeResult]:
     """The folder's rights, this process's umask, room, and how it is mounted."""
-    mode = os.stat(folder).st_mode
-    return [_rights(folder, mode), _umask(), _room(folder), _mount(options)]
+    return [_rights(folder), _umask(), _room(folder), _mount(options)]
 
 
-def _rights(folder: str, mode: int) -> ProbeResult:
-    shown = f"{stat.S_IMODE(mode):04o}"
+def _rights(folder: str) -> ProbeResult:
+    found = os.stat(folder)
+    mode, shown = found.st_mode, f"{stat.S_IMODE(found.st_mode):04o}"
+    owner, others = _strangers(folder, found.st_uid)
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
         why = f"{shown}: every user can remove your lock files, and take the lock anew: chmod +t"
         return ProbeResult("rights", REFUTED, why)
+    if above := _open_above(folder):
+        why = f"{shown}: every user can put another folder in its place: chmod +t {above}"
+        return ProbeResult("rights", REFUTED, why)
     if mode & stat.S_IWOTH:
-        why = f"{shown}, sticky: others cannot remove your files, but can make theirs before you do"
-        return ProbeResult("rights", WARN, why)
+        first = f"its owner, {owner}, can remove your files; " if owner else ""
+        why = f"{first}others cannot remove your files, but can make theirs before you do"
+        return ProbeResult("rights", WARN, f"{shown}, sticky: {why}")
     if mode & stat.S_IWGRP:
         why = f"{shown}: every member of its group can remove your lock files"
         return ProbeResult("rights", WARN, why)
+    if owner:
+        why = f"{shown}: its owner, {owner}, can remove your lock files, and take the lock anew"
+        return ProbeResult("rights", WARN, why)
+    if others:
+        return ProbeResult("rights", WARN, f"{shown}: {others} can put another folder in its place")
     return ProbeResult("rights", GOOD, f"{shown}: only its owner adds and removes files")
+
+
+def _strangers(folder: str, owner: int) -> tuple[str, str]:
+    """The folder's owner, and who may put another folder in its place, in words.
+
+    "" for root and ourselves, whom nobody has to fear.
+    """
+    if os.name != "posix":
+        return "", ""
+    try:
+        found = rights.strangers(os.path.realpath(folder))
+    except OSError:
+        found = {rights.ANYBODY}  # it cannot be seen here
+    named = [_user(uid) for uid in sorted(found - {rights.ANYBODY})]
+    named += ["others"] * (rights.ANYBODY in found)
+    stranger = owner not in (0, os.geteuid())
+    return _user(owner) if stranger else "", " and ".join(named)
+
+
+def _user(uid: int) -> str:
+    return f"user {process.user_name(uid) or uid}"
+
+
+def _open_above(folder: str) -> str:
+    """A folder on the path to this one in which every user can rename what is there; "" for none.
+
+    Quoted, for a command.
+    """
+    here, above = "", os.path.dirname(os.path.realpath(folder))
+    while os.name == "posix" and here != above:
+        mode = os.stat(above).st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            return explain.quote(above)
+        here, above = above, os.path.dirname(above)
+    return ""
 
 
 def _umask() -> ProbeResult:

@@ -13,11 +13,13 @@ import pytest
 import unit_formats as formats
 from ground import needs, require
 from lifehold import Lock
+from lifehold.cli import clear as cli
 from lifehold.core.owner import INITIAL_PID_NAMESPACE, Owner
 from lifehold.ops import clear as ops
 from lifehold.ops import clear as removal
-from lifehold.ops import families
+from lifehold.ops import families, foreign_verdict
 from lifehold.ops.clear import FREED, KEPT, NOTHING, REMOVED, WOULD, WOULD_FREE, clear, placeholder
+from lifehold.ops.foreign import ForeignFiles
 from lifehold.runtime import process
 
 pytestmark = needs("linux", "proc")
@@ -353,3 +355,36 @@ def test_a_live_lock_that_is_older_than_the_boot_stays(tmp_path, all_seen, monke
     monkeypatch.setattr(ops.process, "began_at", lambda ticks: 2e10)
     path = formats.file(tmp_path, "a.pid", f"{os.getpid()}\n")
     assert clear(str(path), earlier_boot=True).action == KEPT
+
+
+def test_the_locks_of_a_folder_share_their_looks_at_all_processes(
+    tmp_path, gone, all_seen, monkeypatch
+):
+    for number in range(40):
+        formats.file(tmp_path, f"{number}.pid", f"{gone}\n")
+    looks = []
+
+    def processes(real=foreign_verdict.processes):
+        looks.append(1)
+        return real()
+
+    monkeypatch.setattr(foreign_verdict, "processes", processes)
+    given = {"deep": False, "boot": False}
+    outcomes = cli._of_folder(str(tmp_path), given, {"dry_run": True})
+    assert [each.action for each in outcomes] == [WOULD_FREE] * 40
+    assert len(looks) < 40, len(looks)
+
+
+def test_a_lock_is_removed_by_a_look_of_its_own(tmp_path, gone, all_seen, monkeypatch):
+    """An older look is enough to be asked about, and no proof."""
+    path = formats.file(tmp_path, "my.pid", f"{gone}\n")
+    files = ForeignFiles([str(path)])
+    files.eyes._seen = []  # it was made before a container's process took that number
+    monkeypatch.setattr(
+        foreign_verdict.ProcessTable,
+        "called",
+        lambda self, number: [] if self is files.eyes else [os.getpid()],
+    )
+    assert clear(str(path), dry_run=True, found=True, files=files).action == WOULD_FREE
+    assert clear(str(path), found=True, files=files).action == KEPT
+    assert path.read_text() == f"{gone}\n"

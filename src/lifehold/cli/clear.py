@@ -13,6 +13,7 @@ from ..lock import absolute
 from ..ops import clear as ops
 from ..ops import families, inventory
 from ..ops.answer import FREE, HELD, KEPT, NOTHING, ClearOutcome
+from ..ops.foreign import ForeignFiles
 from ..ops.who import FolderMissing
 from ..runtime import clock
 from . import exits, render, target
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 SCHEMA = "lifehold.clear/1"
+SHARED = 1.0  # seconds for which the locks of a folder share one look at all processes
 OF_WORD, HEX = 8, frozenset("0123456789abcdef")  # what a WORD looks like
 UNREAD = "a folder that cannot be read here: what lies in it was not looked at"
 
@@ -112,15 +114,16 @@ def _of_folder(path: str, given: dict[str, Any], how: dict[str, Any]) -> list[Cl
     deep = given["deep"] or given["boot"]
     with progress() as tell:
         found = inventory.of_folder(path, deep=deep, left=True, tell=tell)
-    told = []
-    for answer in found:
-        if answer.state in (FREE, HELD):
-            continue
+    asked = [answer for answer in found if answer.state not in (FREE, HELD)]
+    files, until, told = None, 0.0, []
+    for answer in asked:
+        if files is None or clock.now() > until:
+            files, until = ForeignFiles(each.path for each in asked), clock.now() + SHARED
         if answer.note == inventory.unread_folder(answer.path):
             told.append(ClearOutcome(answer.path, KEPT, UNREAD, answer))
             continue
         try:
-            told.append(ops.clear(answer.path, found=True, **how))
+            told.append(ops.clear(answer.path, found=True, files=files, **how))
         except LifeholdError as error:
             say(f"{printable(answer.path)}: {error.text}")
         except Exception as error:  # noqa: BLE001 - one hostile file costs itself alone

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from ..core.owner import Owner
     from . import stored
     from .answer import LockAnswer
+    from .foreign import ForeignFiles
 else:
     lock_module = fork.later("lifehold.lock", globals(), "lock_module")
     stored = fork.later("lifehold.ops.stored", globals())
@@ -68,17 +69,19 @@ def clear(
     force: str = "",
     earlier_boot: bool = False,
     found: bool = False,
+    files: ForeignFiles | None = None,
 ) -> ClearOutcome:
     """Remove the lock at `path` if it is stale. `force`: the word of this very lock.
 
     `earlier_boot`: only if an earlier boot of this machine has left it; `found`: in a tree, nobody
-    has named it: what may be data as well is kept. Raises what `who` raises;
+    has named it: what may be data as well is kept; `files`: a look at all processes which several
+    locks share. It is no proof: who is removed is looked at anew. Raises what `who` raises;
     SystemRefused when the audit log cannot be written.
     """
     if lock_names.is_store(path):
         return stored.clear(path, dry_run=dry_run, force=force)
     path = absolute(path)
-    answer = who(path, path, plain=True)
+    answer = who(path, path, plain=True, files=files, removed=files is None)
     path = answer.path  # of one whose state stands beside it, that
     kept = _never(path, answer)
     if kept is not None:

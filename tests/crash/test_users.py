@@ -21,6 +21,7 @@ from crash.terrain import NOBODY, as_nobody, folder_for_all, refusal_of, result,
 from ground import needs
 from lifehold import Lock, ReadWriteLock, Semaphore, WouldBlock
 from lifehold.ops import doctor
+from lifehold.ops.inventory import of_folder
 from lifehold.ops.who import who
 from lifehold.testing.crash import Child, point
 
@@ -133,6 +134,38 @@ def test_another_user_is_not_told_that_a_living_holder_is_gone(kind):
             who(path, path)  # loads what nobody may not be able to
             told = result(as_nobody(looks, path))
     assert told == ["held", "kernel witness", holder.pid]
+
+
+def test_another_user_sees_that_there_are_readers_who_cannot_be_read():
+    def looks(folder):
+        return [[each.path, each.state] for each in of_folder(folder)]
+
+    def reads(path):
+        with ReadWriteLock(path, kind="soft").reading():
+            point("held")
+
+    with folder_for_all() as folder:
+        path = str(folder / "x")
+        (folder / "private").mkdir(0o700)
+        with Child(reads, path) as holder:
+            holder.at("held")
+            looks(str(folder))
+            assert result(as_nobody(looks, str(folder))) == [[path, "suspect"]]
+            holder.go()
+
+
+def test_a_bid_that_another_user_may_not_read_is_not_called_damaged():
+    def looks(path):
+        answer = who(path, path)
+        return answer.state, answer.note
+
+    with folder_for_all() as folder:
+        path = str(folder / "lock")
+        with Child(lambda: hold(path, kind="folder")) as holder:
+            holder.at("held")
+            os.chmod(path, 0o755)
+            who(path, path)
+            assert result(as_nobody(looks, path)) == ["suspect", ""]
 
 
 @needs("unshare")

@@ -334,6 +334,8 @@ def is_kept_in(entry: os.DirEntry[str]) -> bool:
             return False
         with os.scandir(entry.path) as inside:
             names = [each.name for each in itertools.islice(inside, FIRST)]
+    except PermissionError:
+        return entry.name.endswith(SUFFIX)  # by its own name: who is in cannot be read
     except OSError:
         return False
     if entry.name.endswith(SUFFIX):

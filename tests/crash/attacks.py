@@ -26,7 +26,7 @@ from crash.terrain import NOBODY, folder_for_all
 from lifehold import Lock, ReadWriteLock, Semaphore, locked_file, once
 from lifehold.audit import fix, source
 from lifehold.cli.main import main as command
-from lifehold.compat import filelock, liblockfile, lockfolder
+from lifehold.compat import filelock, liblockfile, lockfolder, portalocker, zc_lockfile
 from lifehold.fence import FencedFile
 from lifehold.local import files, ground_probe, proc_locks
 from lifehold.local.files import HOST
@@ -353,6 +353,20 @@ def lock_by_liblockfile(ground: Ground) -> None:
     liblockfile.lockfile_check(ground.path, liblockfile.L_PID)
     liblockfile.lockfile_touch(ground.path)
     liblockfile.lockfile_remove(ground.path)
+
+
+def lock_by_zc_lockfile(ground: Ground) -> None:
+    zc_lockfile.LockFile(ground.path).close()
+
+
+def lock_by_portalocker(ground: Ground) -> None:
+    with portalocker.TemporaryFileLock(ground.path) as file:
+        file.write("mine")
+
+
+def count_by_portalocker(ground: Ground) -> None:
+    with portalocker.BoundedSemaphore(1, "x", "{name}.lock", directory=ground.folder):
+        pass
 
 
 def run_a_command(ground: Ground) -> None:

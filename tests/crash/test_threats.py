@@ -125,6 +125,14 @@ def test_a_lock_of_root_follows_nobody_out_of_the_folder_it_was_named_in(attacke
     assert attacked("hold_it", "none", attacks, kind) > 20
 
 
+@pytest.mark.parametrize(
+    "work", ["lock_by_zc_lockfile", "lock_by_portalocker", "count_by_portalocker"]
+)
+def test_a_file_that_is_a_lock_alone_is_opened_where_it_was_named(attacked, work):
+    attacks = (SWAPS[1], "a link for the lock", "stolen")
+    assert attacked(work, "none", attacks) > 3
+
+
 @pytest.mark.parametrize("kind", ["soft", "link", "generation", "directory", "folder"])
 def test_what_root_takes_over_in_a_folder_of_others_leads_it_nowhere(attacked, kind):
     assert attacked("hold_it", "own", (SWAPS[1],), kind) > 20

@@ -298,6 +298,38 @@ def test_a_temporary_file_is_there_while_it_is_held_and_no_other_is_unlinked(pat
     readers[1].release()
 
 
+def test_what_a_link_leads_to_is_neither_emptied_nor_made_where_the_file_is_a_lock(tmp_path):
+    locks = [
+        TemporaryFileLock(tmp_path / "x.lock"),
+        BoundedSemaphore(1, "x", "{name}.lock", directory=tmp_path, timeout=0),
+    ]
+    data, missing = tmp_path / "data", tmp_path / "missing"
+    data.write_text("important")
+    for target in (data, missing):
+        os.symlink(target, tmp_path / "x.lock")
+        for lock in locks:
+            with pytest.raises(LockException, match="is a symbolic link"):
+                lock.acquire()
+        os.unlink(tmp_path / "x.lock")
+    os.mkfifo(tmp_path / "x.lock")
+    for lock in locks:
+        with pytest.raises(LockException, match="is a FIFO"):  # and is not waited for
+            lock.acquire()
+    os.unlink(tmp_path / "x.lock")
+    assert os.listdir(tmp_path) == ["data"]
+    assert data.read_text() == "important"
+    for lock in locks:
+        lock.acquire()
+        lock.release()
+
+
+def test_a_data_file_is_locked_through_a_link(path, tmp_path):
+    os.symlink(tmp_path / "data", path)
+    with Lock(path, "w") as file:
+        file.write("mine")
+    assert (tmp_path / "data").read_text() == "mine"
+
+
 def test_an_rlock_is_released_as_often_as_it_was_acquired(path):
     lock = RLock(path)
     with lock as file, lock as again:

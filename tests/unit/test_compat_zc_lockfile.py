@@ -80,6 +80,19 @@ def test_flock_keeps_ours_out(path):
     LockFile(path).close()
 
 
+def test_what_a_link_leads_to_is_neither_written_nor_made(path, tmp_path):
+    data, missing = tmp_path / "data", tmp_path / "missing"
+    data.write_text("important")
+    for target in (data, missing):
+        os.symlink(target, path)
+        with pytest.raises(LockError, match=r"server\.lock") as caught:
+            LockFile(path)
+        assert "is a symbolic link" in str(caught.value.__cause__)
+        os.unlink(path)
+    assert os.listdir(tmp_path) == ["data"]
+    assert data.read_text() == "important"
+
+
 def test_a_file_that_was_replaced_before_the_lock_came_is_left(path, monkeypatch):
     real, calls = OpenFileLock.attempt, []
 

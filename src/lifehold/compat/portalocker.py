@@ -9,6 +9,7 @@ the file that the caller gets (local/open_file.py). What ours adds:
 L1  After the lock the path is looked at again: a file that was replaced meanwhile is no lock.
 L5  What was written stands in the file before it is unlocked; a file is unlinked by its holder.
 L6  The lock ends with its file, not with the object that took it: who keeps the file has the lock.
+L7  No symbolic link is followed to a file that is a lock and no data: it would be emptied.
 L9  A forked child has nothing of it: its `release()` leaves the lock to the parent.
 How it could fail: as `Lock.on_file`; and an object that two threads share is held by both, as
 portalocker's is.
@@ -32,9 +33,10 @@ from types import SimpleNamespace
 from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..core.deadline import LONGEST
-from ..core.errors import LifeholdError, NotAcquired, NotHeld
+from ..core.errors import InvalidArgument, LifeholdError, NotAcquired, NotHeld, UnsafeGround
 from ..local import files
-from ..local.open_file import OpenFileLock
+from ..local.handles import files_for
+from ..local.open_file import OpenFileLock, opened
 from ..lock import Lease, fill
 from ..lock import Lock as LifeholdLock
 from ..runtime import clock, fork
@@ -258,6 +260,7 @@ class OpenedFileLock(LockBase[IO[Any]]):
     """
 
     fh: OpenFile | None = None
+    _no_data = False  # L7  whether the file is a lock alone
 
     def __init__(
         self,
@@ -334,7 +337,12 @@ class OpenedFileLock(LockBase[IO[Any]]):
 
     def _get_fh(self) -> OpenFile:
         """For a subclass: what is locked."""
-        return open(self.filename, self.mode, **self.file_open_kwargs)
+        if not self._no_data:
+            return open(self.filename, self.mode, **self.file_open_kwargs)
+        try:
+            return open(self.filename, self.mode, opener=opened)
+        except (InvalidArgument, UnsafeGround) as error:
+            raise LockException(error, str(error)) from error
 
     def _prepare_fh(self, fh: OpenFile) -> OpenFile:
         """For a subclass: what is done first with the file that was locked."""
@@ -469,8 +477,11 @@ class RLock(OpenedFileLock):
 class TemporaryFileLock(OpenedFileLock):
     """A lock whose file is there only while it is held. It fails at once by default.
 
-    The holder unlinks the file before it unlocks it; who waited opens the next one.
+    The holder unlinks the file before it unlocks it; who waited opens the next one. Raises
+    LockException where a symbolic link is in its place.
     """
+
+    _no_data = True
 
     def __init__(
         self,
@@ -497,7 +508,7 @@ class TemporaryFileLock(OpenedFileLock):
         try:
             if lease.held and lease.exclusive and _fh_matches_path(file, self.filename):
                 with suppress(FileNotFoundError):
-                    os.unlink(self.filename)  # L7  under the lock
+                    files_for(self.filename).unlink(self.filename)  # L7  under the lock
         finally:
             super()._ended(file, lease)
 
@@ -515,14 +526,15 @@ def _unlink(path: str, which: tuple[int, int], generation: int) -> None:
     """L7  The file of a lock that was dropped, after it was closed: under its lock, taken anew."""
     if fork.here() != generation:
         return  # L9  its parent's
-    with suppress(OSError):
-        fd = fork.descriptor(os.open, path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+    with suppress(OSError, LifeholdError):
+        fd = opened(path, os.O_RDWR | os.O_NONBLOCK)
         try:
             found = os.fstat(fd)
             if (found.st_dev, found.st_ino) == which:
                 files.HOST.flock(fd, int(LOCK_METHOD))
-                if os.path.samestat(found, os.stat(path)):
-                    os.unlink(path)
+                led = files_for(path)
+                if os.path.samestat(found, led.lstat(path)):
+                    led.unlink(path)
         finally:
             os.close(fd)
 
@@ -660,6 +672,7 @@ class BoundedSemaphore(LockBase["OpenedFileLock | None"]):
         """One try of each file: whether one was free."""
         for filename in filenames:
             slot = OpenedFileLock(filename, fail_when_locked=True)
+            slot._no_data = True
             try:
                 slot.acquire()
                 self.lock = slot

@@ -10,6 +10,7 @@ Promise: this lock and zc.lockfile's own exclude each other on one file; the fil
 that zc.lockfile writes, ` <pid>` or that of `content_template`. Rule: flock(2) on the open file
 (local/open_file.py), one try; the file stays. What ours adds:
 L1  The path must lead to the locked file: a file that was removed meanwhile is no lock.
+L7  No symbolic link is followed to it: what it leads to may be data, and would be written over.
 L9  A forked child has nothing of it: its `close()` leaves the lock to the parent.
 """
 
@@ -19,10 +20,11 @@ import errno
 import os
 from typing import IO
 
-from ..core.errors import InvalidArgument, SystemRefused
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..core.grant import Grant
-from ..local.open_file import OpenFileLock
+from ..local.open_file import OpenFileLock, opened
 from ..local.refusals import refused
+from ..lock import absolute
 from ..runtime import fork
 from ..runtime.blocking import BLOCKING
 
@@ -45,7 +47,8 @@ class _HostName:
 class SimpleLockFile:
     """A lock on a file whose content stays as it is. The constructor takes it, or raises LockError.
 
-    `path`: is made when it is missing. Raises OSError when it cannot be opened for writing.
+    `path`: is made when it is missing. Raises OSError when it cannot be opened for writing,
+    LockError when it is a symbolic link.
     A subclass may write into `self._fp`, the open file, in `_on_lock`.
     """
 
@@ -68,7 +71,10 @@ class SimpleLockFile:
 
     def _is_taken(self) -> bool:
         """One try: False when the path leads to another file by now. Raises LockError."""
-        file = open(self._path, "r+", opener=_opened)  # noqa: SIM115 - the lock
+        try:
+            file = open(self._path, "r+", opener=_opened)  # noqa: SIM115 - the lock
+        except (InvalidArgument, UnsafeGround) as error:
+            raise LockError(f"Couldn't lock {self._path!r}") from error
         try:
             try:
                 lock = OpenFileLock(file, BLOCKING, alone=True)
@@ -149,4 +155,4 @@ LockFile = LockFileWithContent
 
 
 def _opened(path: str, flags: int) -> int:
-    return fork.descriptor(os.open, path, flags | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    return opened(absolute(os.fsdecode(path)), flags | os.O_CREAT)

@@ -24,9 +24,9 @@ from ..core.errors import InvalidArgument, SystemRefused
 from ..core.grant import Grant, Held, Lost, Single
 from ..runtime import fork
 from .files import HOST, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN
-from .handles import CLOSED_BY_OTHERS, RELEASED, TABLE
+from .handles import CLOSED_BY_OTHERS, RELEASED, TABLE, files_for
 from .kernel import Asked, made
-from .refusals import refused
+from .refusals import UntrustedPath, not_lockable, refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 UNNUMBERED = "the file is yours: nothing is written into it, so no token can be kept there"
 UNLOCKED = "other code unlocked its descriptor, or closed it and opened the file again"
 FIRST, LONGEST = 0.002, 0.05  # seconds between two looks of who waits
+_ITSELF: int = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 _here: dict[str, OpenFileClaim] = {}  # by what is locked: whose it is, until it is unlocked
 _of_parents: set[str] = set()  # what was locked here when we were forked
@@ -282,6 +283,25 @@ class OpenFileLock(Asked):
                 return False
             raise refused(self.path, error) from error
         return (found.st_dev, found.st_ino) == self._id
+
+
+def opened(path: str, flags: int) -> int:
+    """An opener for open(), of a file that is a lock and no data, at an absolute path.
+
+    L7, L13  No link is followed and no FIFO waited for, and root goes nowhere that another user
+    leads it. Raises OSError; InvalidArgument, UnsafeGround for what is refused by that.
+    """
+    files = files_for(path)
+    try:
+        return files.open(path, flags | _ITSELF, 0o666)
+    except UntrustedPath as error:
+        raise refused(path, error) from error
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+            mode = files.lstat(path).st_mode
+            if not stat.S_ISREG(mode):
+                raise not_lockable(path, mode) from error
+        raise
 
 
 def _descriptor(file: object) -> int:

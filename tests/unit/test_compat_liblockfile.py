@@ -6,6 +6,8 @@ import errno
 import logging
 import os
 import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -33,6 +35,19 @@ def lock(tmp_path):
 def age(path, seconds):
     now = path.stat().st_mtime
     os.utime(path, (now - seconds, now - seconds))
+
+
+def in_child(act):
+    """`act()` in a forked child, which must end well."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def test_the_numbers_are_those_of_the_header():
@@ -203,13 +218,100 @@ def test_a_lock_that_was_taken_over_is_not_removed_and_that_is_told(lock, caplog
     assert "not ours any more" in caplog.text
 
 
+def create_elsewhere(lock):
+    """What another process is answered that makes the lock."""
+    ask = "import sys; from lifehold.compat import liblockfile as lib\n"
+    ask += "print(int(lib.lockfile_create(sys.argv[1], 0)))"
+    told = subprocess.run(
+        [sys.executable, "-c", ask, str(lock)], stdout=subprocess.PIPE, check=True
+    )
+    return int(told.stdout)
+
+
+@pytest.mark.parametrize(
+    "spelling", ["box.lock", "./box.lock", "../lock/box.lock", "link/box.lock"]
+)
+def test_a_robbed_holder_neither_touches_nor_removes_the_lock_of_its_robber(
+    tmp_path, monkeypatch, spelling
+):
+    (tmp_path / "lock").mkdir()
+    (tmp_path / "lock" / "link").symlink_to(".")
+    monkeypatch.chdir(tmp_path / "lock")
+    lock = tmp_path / "lock" / "box.lock"
+    assert lib.lockfile_create("box.lock", 0) == lib.L_SUCCESS
+    age(lock, 900)
+    assert create_elsewhere(lock) == lib.L_SUCCESS  # in place: the inode is the same
+    age(lock, 100)
+    before = lock.stat().st_mtime_ns, lock.read_bytes()
+    assert lib.lockfile_touch(spelling).errno == errno.ESTALE
+    assert lib.lockfile_remove(spelling).why == "somebody else has taken it over"
+    assert (lock.stat().st_mtime_ns, lock.read_bytes()) == before
+
+
+@pytest.mark.parametrize("flags", [0, lib.L_PID])
+def test_a_forked_child_removes_no_lock_of_its_parent(lock, flags):
+    beside = lock.with_name("beside.lock")
+    assert lib.lockfile_create(lock, 0, flags) == lib.L_SUCCESS
+
+    def act():
+        status = lib.lockfile_remove(lock)
+        assert (status, status.errno) == (-1, errno.EPERM)
+        assert "forked" in status.why
+        assert lib.lockfile_touch(lock) == 0  # it may keep it young for its parent
+        assert lib.lockfile_create(beside, 0, flags) == lib.L_SUCCESS
+        assert lib.lockfile_remove(beside) == 0
+
+    in_child(act)
+    assert create_elsewhere(lock) == lib.L_MAXTRYS
+    assert lib.lockfile_touch(lock) == 0
+    assert lib.lockfile_remove(lock) == 0
+    assert os.listdir(lock.parent) == []
+
+
+def test_a_forked_child_clears_what_is_no_more_its_parents(lock):
+    lib.lockfile_create(lock, 0)
+    lock.write_text("4127\n")  # somebody adopted it
+    in_child(lambda: lib.lockfile_remove(lock))
+    assert not lock.exists()
+    lib.lockfile_remove(lock)
+
+
+@needs("all processes")
+def test_a_daemon_removes_the_lock_that_its_ended_parent_made(lock):
+    ready, go = os.pipe(), os.pipe()
+
+    def daemon():
+        os.write(ready[1], b".")
+        os.read(go[0], 1)
+        os.write(ready[1], b"%d" % lib.lockfile_remove(lock))
+
+    def parent():
+        assert lib.lockfile_create(lock, 0) == lib.L_SUCCESS
+        if os.fork() == 0:
+            try:
+                daemon()
+            finally:
+                os._exit(0)
+        os.read(ready[0], 1)
+
+    in_child(parent)
+    os.write(go[1], b".")
+    assert os.read(ready[0], 2) == b"0"
+    for fd in (*ready, *go):
+        os.close(fd)
+    assert not lock.exists()
+
+
 def test_a_touch_of_what_is_another_file_by_now_is_refused(lock):
     lib.lockfile_create(lock, 0)
     (lock.parent / "new").write_text("0\n")
     os.rename(lock.parent / "new", lock)
     assert lib.lockfile_touch(lock).errno == errno.ESTALE
-    lib.lockfile_remove(lock)
-    assert lock.exists()
+    lock.unlink()
+    lock.symlink_to("elsewhere")
+    assert lib.lockfile_touch(lock).errno == errno.ESTALE
+    assert lib.lockfile_remove(lock) == -1
+    assert lock.is_symlink()
 
 
 @pytest.mark.parametrize("flags", [lib.L_PID, lib.L_PPID])

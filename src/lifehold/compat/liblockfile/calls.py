@@ -2,8 +2,8 @@
 
 Promise: arguments, numbers and files are liblockfile's, so that both exclude each other; each
 answer is a Status, an int that also says why. What ours adds: dotlock.py and dotlock.py; a waiter
-is woken; a lock of ours that somebody took over is not removed under him, which is told by the
-logger `lifehold`. Threads may share the functions.
+is woken; a lock of ours that somebody took over is not removed under its new holder, which is told
+by the logger `lifehold`. Threads may share the functions.
 How it could fail: the file names no thread, and without L_PID no process either. Whoever calls
 `lockfile_remove` on another's file removes it, as with the original: that is how locks of programs
 that died are cleared by hand.
@@ -16,7 +16,7 @@ import os
 import stat
 
 from ...core.errors import LifeholdError
-from ...core.owner import ALIVE, LifeVerdict
+from ...core.owner import ALIVE, DEAD, LifeVerdict, judge
 from ...core.value import replace, value
 from ...local.ground import place_of_path
 from ...local.handles import files_for
@@ -53,15 +53,29 @@ LONGEST_PATH, INIT, ORPHANED = 4096, 1, -1
 
 @value
 class MadeLock:
-    """A lock file that this process made."""
+    """A lock file, and the process that made it."""
 
     lock: DotLock
     key: tuple[int, int]
     nonce: str
+    maker: Owner
+
+    def is_of_the_living(self) -> bool:
+        """Whether it stands, and its maker is not proven dead. Raises LifeholdError, OSError."""
+        if not self.lock.stands(self.key, self.nonce):
+            return False
+        return judge(self.maker, process.ground(True, None)).state != DEAD
 
 
-_made: dict[str, MadeLock] = {}
-fork.in_child(_made.clear)  # L9  a child removes no lock file of its parent
+_made: dict[str, MadeLock] = {}  # by what `_name` says
+_of_parents: dict[str, MadeLock] = {}  # what stood there when we were forked
+
+
+@fork.in_child
+def _forget() -> None:
+    """L9  A child removes no lock file of its parent, while that one lives."""
+    _of_parents.update(_made)
+    _made.clear()
 
 
 def lockfile_create(lockfile: Path, retrycnt: int = 5, flags: int = 0) -> Status:
@@ -83,7 +97,8 @@ def lockfile_create(lockfile: Path, retrycnt: int = 5, flags: int = 0) -> Status
     if lock is None or grant is None:
         return status  # made by the set-gid program, or not at all
     stake = grant.handle.pop()
-    _made[path] = MadeLock(lock, (stake.dev, stake.ino), stake.sheet.nonce)
+    key = stake.dev, stake.ino
+    _made[_name(path)] = MadeLock(lock, key, stake.sheet.nonce, process.here())
     stake.let_go = None  # it stays: that it is there is the lock
     stake.shut()
     return status
@@ -122,17 +137,29 @@ def absolute(path: Path) -> str:
         return os.path.join("/proc/self/cwd", os.fspath(path))
 
 
+def _name(path: str) -> str:
+    """One name for all spellings of a path: the lock itself is never followed."""
+    fork.here()  # L9  before what is known by this name is looked for
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
+
+
 def lockfile_remove(lockfile: Path) -> Status:
     """Remove a lock file. 0 also when there is none, -1 with `errno` when that cannot be done.
 
     A file that this process made and somebody has taken over meanwhile stays: 0, and a warning of
-    the logger `lifehold`. A symbolic link or a folder is never removed.
+    the logger `lifehold`. A forked child removes none that its parent made, while that one lives:
+    EPERM. A symbolic link or a folder is never removed.
     """
     path = absolute(lockfile)
-    made = _made.pop(path, None)
+    name = _name(path)
+    made, of_parent = _made.pop(name, None), _of_parents.get(name)
     try:
         if made is not None:
             return _reported(path, made.lock.remove(made.key, made.nonce))
+        if of_parent is not None and of_parent.is_of_the_living():
+            why = f"{path!r} is the lock of the process that this one was forked from"
+            return Status(-1, why, errno.EPERM)
         files = files_for(path)
         mode = files.lstat(path).st_mode
         if not stat.S_ISREG(mode):
@@ -153,14 +180,15 @@ def lockfile_touch(lockfile: Path) -> Status:
     """Make it young again. -1 when there is none; with ESTALE when it is no more ours."""
     path = absolute(lockfile)
     try:
-        files = files_for(path)
-        found = files.lstat(path)
-        made = _made.get(path)
-        if made is not None and made.key != (found.st_dev, found.st_ino):
+        made = _made.get(_name(path))
+        if made is None:
+            files_for(path).utime(path, follow_symlinks=False)
+        elif not made.lock.stands(made.key, made.nonce, touch=True):
             return Status(-1, f"{path!r} was taken over by somebody else", errno.ESTALE)
-        files.utime(path, follow_symlinks=False)
     except OSError as error:
         return Status(-1, f"{path!r}: {error.strerror}", error.errno or 0)
+    except LifeholdError as error:  # a folder or a link is in its place
+        return Status(-1, error.text, errno.ESTALE)
     return Status(0)
 
 

@@ -211,7 +211,7 @@ class DotLock(LinkLock):
         if ours is None:
             return "it was removed by somebody else"
         try:
-            if (ours.dev, ours.ino, read(ours.read()).nonce) != (*key, nonce):
+            if not _is_the_one(ours, key, nonce):
                 return "somebody else has taken it over"
             if (self._guard(ours) if ours.writable else self._lock(ours)) is None:
                 return BEING_MOVED
@@ -221,6 +221,27 @@ class DotLock(LinkLock):
             return ""
         finally:
             ours.close()
+
+    def stands(self, key: tuple[int, int], nonce: str, *, touch: bool = False) -> bool:
+        """Whether the file with this inode and nonce is there. `touch`: that very one.
+
+        Raises FileNotFoundError for no file.
+        """
+        seen = self._open(write=False)
+        if seen is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+        try:
+            found = _is_the_one(seen, key, nonce)
+            if found and touch:
+                self._beat(seen)
+            return found
+        finally:
+            seen.close()
+
+
+def _is_the_one(found: RecordFile, key: tuple[int, int], nonce: str | None) -> bool:
+    """Who takes a file over writes into it: the inode alone proves nothing."""
+    return (found.dev, found.ino, read(found.read()).nonce) == (*key, nonce)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -402,6 +402,30 @@ def test_the_mailbox_of_a_thread_that_has_ended_is_not_the_next_ones(monkeypatch
     assert os.listdir(tmp_path) == []
 
 
+def test_a_thread_frees_and_touches_no_mailbox_of_another(monkeypatch, tmp_path):
+    monkeypatch.setenv("MAIL", str(tmp_path / "ana"))
+    assert lib.maillock("ana", 0) == 0
+    age(tmp_path / "ana.lock", 100)
+    before = (tmp_path / "ana.lock").stat().st_mtime_ns
+    seen = []
+
+    def other():
+        try:
+            seen.append(lib.maillock("ana", 0))
+            lib.touchlock()
+        finally:
+            lib.mailunlock()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join(90)
+    assert seen == [lib.L_MAXTRYS]
+    assert (tmp_path / "ana.lock").stat().st_mtime_ns == before
+    assert lib.maillock("ana", 0) == 0  # it is this thread's still
+    lib.mailunlock()
+    assert os.listdir(tmp_path) == []
+
+
 def test_only_a_set_gid_program_may_lock_in_the_spool(tmp_path):
     plain = tmp_path / "dotlockfile"
     plain.write_text("#!/bin/sh\necho $* >%s/asked; exit 4\n" % tmp_path)  # noqa: UP031

@@ -2,7 +2,8 @@
 
 Promise: as liblockfile, one mailbox at a time for the whole process; its file holds "0" and counts
 for 300 s after its last touch. What ours adds: a second mailbox is refused, where the original
-answers 0 and has locked nothing; another thread waits for its turn; a forked child holds nothing.
+answers 0 and has locked nothing; another thread waits for its turn, and neither touches nor frees
+what a living one has; a forked child holds nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 from _thread import _local, allocate_lock
+from _weakref import ref
 
 from ...runtime import fork
 from .calls import lockfile_create, lockfile_remove, lockfile_touch
@@ -19,20 +21,35 @@ from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, Status
 MAILDIR = "/var/mail/"
 
 
+class _MailThread:
+    """Lives as long as its thread, whose number is given to another one then."""
+
+    __slots__ = ("__weakref__",)
+
+
 class _MailboxMutex:
     """Which thread has the mailbox."""
 
     def __init__(self) -> None:
         self.lock = allocate_lock()
-        self.held: list[tuple[str, object]] = []  # at most one: the path, and whose it is
+        self.held: list[tuple[str, ref[_MailThread]]] = []  # at most one: the path, and whose it is
 
 
 _turn = _MailboxMutex()
-_mine = _local()  # `get_ident` is given to another thread when this one has ended
+_mine = _local()
 
 
-def _this_thread() -> object:
-    return _mine.__dict__.setdefault("thread", object())
+def _this_thread() -> _MailThread:
+    found: _MailThread = _mine.__dict__.setdefault("thread", _MailThread())
+    return found
+
+
+def _in_reach(turn: _MailboxMutex) -> tuple[str, ref[_MailThread]] | None:
+    """The mailbox that this thread has, or one that has ended."""
+    for entry in turn.held[:1]:
+        if entry[1]() in (None, _this_thread()):
+            return entry
+    return None
 
 
 @fork.in_child
@@ -56,7 +73,7 @@ def maillock(name: str, retrycnt: int = 5) -> Status:
     """
     path = mail_lock_of(name)
     for held, whose in _turn.held[:1]:
-        if whose is _this_thread():
+        if whose() is _this_thread():
             if held == path:
                 return Status(L_SUCCESS)
             return Status(L_ERROR, f"this program has {held!r}: one at a time", errno.EBUSY)
@@ -69,7 +86,7 @@ def maillock(name: str, retrycnt: int = 5) -> Status:
         status = lockfile_create(path, retrycnt, 0)
     finally:
         if status == L_SUCCESS:
-            _turn.held.append((path, _this_thread()))
+            _turn.held.append((path, ref(_this_thread())))
         else:
             _turn.lock.release()
     return status
@@ -77,18 +94,22 @@ def maillock(name: str, retrycnt: int = 5) -> Status:
 
 def touchlock() -> None:
     """Make the lock of the mailbox young again: every minute, or it counts for 300 s."""
-    for path, _ in _turn.held[:1]:
-        lockfile_touch(path)
+    entry = _in_reach(_turn)
+    if entry is not None:
+        lockfile_touch(entry[0])
 
 
 def mailunlock() -> None:
-    """Let the mailbox go. Safe to repeat."""
+    """Let the mailbox go. Safe to repeat. What another thread has stays, while that one lives."""
     turn = _turn
-    try:
-        path, _ = turn.held.pop()  # one atomic step: of two who let go at once one has it
-    except IndexError:
+    entry = _in_reach(turn)
+    if entry is None:
         return
     try:
-        lockfile_remove(path)
+        turn.held.remove(entry)  # one atomic step: of two who let go at once one has it
+    except ValueError:
+        return
+    try:
+        lockfile_remove(entry[0])
     finally:
         turn.lock.release()

@@ -6,13 +6,14 @@ import json
 import logging
 import os
 import subprocess
+import sys
 import threading
 import uuid
 
 import pytest
 
 from ground import needs
-from lifehold import Lock, WouldBlock
+from lifehold import LifeholdError, Lock, SystemRefused, WouldBlock
 from lifehold.compat import lockfolder
 from lifehold.runtime.process import began_at, here, look
 
@@ -121,6 +122,66 @@ def test_a_half_written_bid_is_a_rival_and_no_exception(folder):
         assert lockfolder.in_use(folder)
     path.write_text("")
     assert lockfolder.lock(folder)  # empty, and nobody writes it
+
+
+@needs("all processes")
+@pytest.mark.parametrize("name", ["notes.txt", "__init__.py", "conf.json", "sub"])
+def test_what_is_no_bid_is_never_removed(folder, name):
+    path = bid_of(folder, 2**22 - 2, 1).rename(folder / name)
+    assert not lockfolder.challenge(path)
+    path.write_text("")
+    assert not lockfolder.challenge(path)
+    assert os.listdir(folder) == [name]
+
+
+def test_what_cannot_be_looked_at_is_refused_in_words(folder):
+    folder.mkdir()
+    os.mkfifo(folder / f"{uuid.uuid4()}.json")
+    (bid,) = folder.iterdir()
+    for call, path in ((lockfolder.in_use, folder), (lockfolder.challenge, bid)):
+        with pytest.raises(SystemRefused, match="FIFO"):
+            call(path)
+
+
+@pytest.mark.parametrize("odd", ["a\0b", "\ud800", "", "x" * 256, "x/" * 3000 + "y", b"bytes", 5])
+@pytest.mark.parametrize("call", ["lock", "in_use", "have_lock", "unlock", "challenge"])
+def test_what_names_no_folder_is_refused_as_by_a_lock(tmp_path, monkeypatch, call, odd):
+    monkeypatch.chdir(tmp_path)
+    if call == "challenge" and isinstance(odd, str) and odd:
+        odd += f"/{uuid.uuid4()}.json"
+    try:
+        answer = getattr(lockfolder, call)(odd)
+    except LifeholdError:
+        answer = None
+    assert not answer
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a folder in use is not removed elsewhere")
+def test_a_lock_is_given_back_when_the_working_folder_is_gone(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # and back, in the end
+    (tmp_path / "work").mkdir()
+    os.chdir(tmp_path / "work")
+    assert lockfolder.lock(folder)
+    (bid,) = folder.iterdir()
+    (tmp_path / "work").rmdir()
+    assert lockfolder.have_lock(folder)
+    assert not lockfolder.in_use(folder)
+    assert not lockfolder.challenge(bid)
+    lockfolder.unlock(folder)
+    assert os.listdir(folder) == []
+    for call in (lockfolder.lock, lockfolder.have_lock, lockfolder.in_use, lockfolder.unlock):
+        with pytest.raises(SystemRefused, match="working folder has been removed"):
+            call("bids")
+
+
+@pytest.mark.parametrize("spelling", ["bids/", "./bids", "../here/bids//"])
+def test_all_spellings_of_a_folder_are_one_lock(tmp_path, monkeypatch, spelling):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert lockfolder.lock(spelling)
+    assert lockfolder.have_lock("bids")
+    lockfolder.unlock("bids")
+    assert os.listdir("bids") == []
 
 
 def test_to_unlock_twice_is_told_and_no_error(folder, caplog):

@@ -21,18 +21,21 @@ from __future__ import annotations
 import os
 from _thread import _local
 
-from ..core.errors import LeaseLost, WouldBlock
+from ..core.errors import LeaseLost, SystemRefused, WouldBlock
 from ..core.owner import DEAD
 from ..described import canonical
 from ..local import folder as bids
 from ..local.folder import FolderLock
-from ..lock import Lock
+from ..local.record_folders import is_bid
+from ..local.refusals import refused
+from ..lock import Lock, lock_path
 from ..runtime import fork
 from ..runtime.blocking import BLOCKING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
+    from collections.abc import Callable
 
     from ..lock import Lease
 
@@ -93,24 +96,42 @@ def have_lock(lockfolder_path: Path) -> bool:
 
 
 def in_use(lockfolder_path: Path) -> bool:
-    """Whether anybody else has a bid in there who is not proven dead. Dead bids are removed."""
+    """Whether anybody else has a bid in there who is not proven dead. Dead bids are removed.
+
+    Raises InvalidArgument, UnsafeGround, SystemRefused.
+    """
     key = _key(lockfolder_path)
-    rivals = _rivals(key[0])
-    lease = _held.get(key)
-    mine = None if lease is None else lease.nonce
-    if mine is None:
-        return rivals._anybody()
-    names = [name for name in rivals._names() if bids.nonce_in(name) != mine.partition("-")[0]]
-    return any(_stands(rivals, name) for name in names)
+
+    def look() -> bool:
+        rivals = _rivals(key[0])
+        lease = _held.get(key)
+        mine = None if lease is None else lease.nonce
+        if mine is None:
+            return rivals._anybody()
+        names = [name for name in rivals._names() if bids.nonce_in(name) != mine.partition("-")[0]]
+        return any(_stands(rivals, name) for name in names)
+
+    return _looked(key[0], look)
 
 
 def challenge(p: Path) -> bool:
     """Whether this bid is nobody's: True when its process was proven dead, and it was removed.
 
-    True also when it is gone. False: it is valid, or nothing can be proven.
+    True also when it is gone. False: it is valid, or nothing can be proven, or it has not the name
+    of a bid. Raises as `in_use`.
     """
-    folder, name = os.path.split(os.path.join(os.getcwd(), os.fspath(p)))
-    return not _stands(_rivals(canonical(folder)), name)
+    path = _path(p)
+    folder, name = os.path.split(path)
+    return is_bid(name) and not _looked(path, lambda: _stands(_rivals(folder), name))
+
+
+def _looked(path: str, look: Callable[[], bool]) -> bool:
+    try:
+        return look()
+    except SystemRefused:
+        raise
+    except OSError as error:
+        raise refused(path, error) from error
 
 
 def _stands(rivals: FolderLock, name: str) -> bool:
@@ -130,9 +151,17 @@ def _rivals(path: str) -> FolderLock:
     return rivals
 
 
+def _path(path: Path) -> str:
+    """One path for all spellings. Raises InvalidArgument, SystemRefused as `Lock` does."""
+    given = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if isinstance(given, str):  # else `lock_path` refuses it
+        given = given.rstrip("/") or given
+    return canonical(lock_path(given))
+
+
 def _key(path: Path) -> tuple[str, object]:
     thread = _mine.__dict__.setdefault("thread", object())
-    return canonical(os.path.join(os.getcwd(), os.fspath(path))), thread
+    return _path(path), thread
 
 
 def _ours(key: tuple[str, object]) -> bool:

@@ -472,6 +472,17 @@ def test_a_lock_is_of_the_folder_in_which_it_was_made_as_the_real_one(kind, tmp_
         theirs.acquire()
 
 
+def test_a_working_folder_that_is_gone_is_told_in_words(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # and back, in the end
+    (tmp_path / "work").mkdir()
+    os.chdir(tmp_path / "work")
+    (tmp_path / "work").rmdir()
+    with pytest.raises(FileNotFoundError, match="working folder has been removed"):
+        Lock("x.lock")
+    with Lock(tmp_path / "x.lock"):
+        pass
+
+
 @pytest.mark.parametrize("bad", [None, 3, b"x.lock", ["x.lock"]])
 def test_what_is_no_path_is_refused_and_no_file_of_that_name_is_made(bad, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -37,7 +37,7 @@ from ..core.errors import InvalidArgument, LifeholdError, NotAcquired, NotHeld, 
 from ..local import files
 from ..local.handles import files_for
 from ..local.open_file import OpenFileLock, opened
-from ..lock import Lease, fill
+from ..lock import Lease, absolute, fill
 from ..lock import Lock as LifeholdLock
 from ..runtime import clock, fork
 from ..runtime.blocking import BLOCKING
@@ -277,7 +277,7 @@ class OpenedFileLock(LockBase[IO[Any]]):
         if timeout is not None and not flags & LOCK_NB:
             _warn_of_timeout()
         super().__init__(timeout, check_interval, fail_when_locked)
-        self.filename = os.path.abspath(_text(filename))  # a daemon changes its folder
+        self.filename = absolute(_text(filename))  # a daemon changes its folder
         self.truncate = "w" in mode
         self.mode = mode.replace("w", "a")
         self.flags = flags

@@ -128,6 +128,30 @@ def test_the_folder_must_be_there(tmp_path):
     assert lib.lockfile_create(tmp_path / ("x/" * 3000), 0) == lib.L_NAMELEN
 
 
+@pytest.mark.parametrize("odd", ["a\0b", "\ud800", b"a\0b", "x" * 300, "x/" * 3000, ""])
+def test_what_names_no_file_is_an_answer_and_no_exception(tmp_path, monkeypatch, odd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MAIL", raising=False)
+    for flags in (0, lib.L_PID):
+        assert lib.lockfile_create(odd, 0, flags) > 0
+    for call in (lib.lockfile_check, lib.lockfile_touch, lib.lockfile_remove):
+        answer = call(odd)
+        assert answer == -1 or (call is lib.lockfile_remove and answer == 0)
+    if odd and isinstance(odd, str):
+        assert lib.maillock(f"{odd}/x", 0) > 0
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_path_may_be_of_bytes_as_that_of_the_system_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert lib.lockfile_create(b"box.\xff", 0) == lib.L_SUCCESS
+    assert os.listdir(b".") == [b"box.\xff"]
+    assert lib.lockfile_check("box.\udcff") == 0
+    assert lib.lockfile_touch(b"box.\xff") == 0
+    assert lib.lockfile_remove(b"box.\xff") == 0
+    assert os.listdir(tmp_path) == []
+
+
 def test_the_pauses_grow_by_five_seconds_up_to_a_minute():
     assert [RetryTerms(20).pause(n) for n in (1, 2, 3, 12, 13)] == [5, 10, 15, 60, 60]
     assert [RetryTerms(20, 4).pause(n) for n in (1, 2, 3)] == [4, 4, 4]

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ...core.grant import Grant
     from ...core.owner import Owner
 
-    Path = str | os.PathLike[str]
+    Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 else:
     explain = fork.later("lifehold.core.explain", globals())
     logging = fork.later("logging", globals())
@@ -86,11 +86,14 @@ def lockfile_create(lockfile: Path, retrycnt: int = 5, flags: int = 0) -> Status
     number of this process, L_PPID that of its parent, and what is there is judged by its process.
     Both are refused (L_ERROR, errno EOPNOTSUPP) on file systems that other machines may use, where
     a process number means nothing. Without them the lock counts for 300 s after its last touch:
-    call `lockfile_touch` every minute. Returns L_SUCCESS or another Status; raises nothing.
+    call `lockfile_touch` every minute. Returns L_SUCCESS or another Status; raises nothing but
+    TypeError, for what is no path.
     From lockfile_create(3). Not promised: exclusion beside an original that sleeps between its look
     and its removal of a stale file.
     """
-    path = absolute(lockfile)
+    path, unfit = _place(lockfile)
+    if unfit is not None:
+        return unfit
     if flags & ~(L_PID | L_PPID):
         return Status(L_ERROR, f"flags are L_PID and L_PPID, not {flags}", errno.EINVAL)
     status, lock, grant = make(path, flags, RetryTerms(retrycnt))
@@ -129,12 +132,27 @@ def make(
     return status, lock, grant
 
 
-def absolute(path: Path) -> str:
+def absolute(path: str) -> str:
     """The same file by a name that a later chdir(2) does not change."""
     try:
-        return os.path.join(os.getcwd(), os.fspath(path))
+        return os.path.join(os.getcwd(), path)
     except FileNotFoundError:  # a folder that was removed under us: let the system say so
-        return os.path.join("/proc/self/cwd", os.fspath(path))
+        return os.path.join("/proc/self/cwd", path)
+
+
+def _place(path: Path) -> tuple[str, Status | None]:
+    """The absolute path, and why no file can have that name, if so. Raises TypeError."""
+    given = os.fsdecode(path)
+    unfit = None
+    if not given or "\0" in given:
+        why = f"a path has one character or more, and no NUL character: not {given!r}"
+        unfit = Status(L_ERROR, why, errno.EINVAL if given else errno.ENOENT)
+    try:
+        os.fsencode(given)
+    except UnicodeEncodeError as error:
+        why = f"{given!r} cannot be a file name in {error.encoding}: {error.reason}"
+        unfit = Status(L_ERROR, why, errno.EINVAL)
+    return absolute(given), unfit
 
 
 def _name(path: str) -> str:
@@ -151,7 +169,9 @@ def lockfile_remove(lockfile: Path) -> Status:
     the logger `lifehold`. A forked child removes none that its parent made, while that one lives:
     EPERM. A symbolic link or a folder is never removed.
     """
-    path = absolute(lockfile)
+    path, unfit = _place(lockfile)
+    if unfit is not None:
+        return Status(-1, unfit.why, unfit.errno)
     name = _name(path)
     made, of_parent = _made.pop(name, None), _of_parents.get(name)
     try:
@@ -178,7 +198,9 @@ def lockfile_remove(lockfile: Path) -> Status:
 
 def lockfile_touch(lockfile: Path) -> Status:
     """Make it young again. -1 when there is none; with ESTALE when it is no more ours."""
-    path = absolute(lockfile)
+    path, unfit = _place(lockfile)
+    if unfit is not None:
+        return Status(-1, unfit.why, unfit.errno)
     try:
         made = _made.get(_name(path))
         if made is None:
@@ -194,7 +216,9 @@ def lockfile_touch(lockfile: Path) -> Status:
 
 def lockfile_check(lockfile: Path, flags: int = 0) -> Status:
     """0 when a valid lock file is there, else -1. Makes nothing. `flags`: of `lockfile_create`."""
-    path = absolute(lockfile)
+    path, unfit = _place(lockfile)
+    if unfit is not None:
+        return Status(-1, unfit.why, unfit.errno)
     if (refused := no_processes_there(path, flags)) is not None:
         return Status(-1, refused.why, refused.errno)
     try:

@@ -359,6 +359,77 @@ def test_a_forked_child_has_nothing_of_its_parents(path, kind):
     assert not os.path.exists(path) or is_free(path)
 
 
+@pytest.mark.parametrize("mode", ["w", "ab"])
+@pytest.mark.parametrize("end", ["release", "acquire"])
+def test_a_forked_child_writes_nothing_of_what_its_parent_has_in_hand(path, mode, end):
+    lock = Lock(path, mode, timeout=0)
+    with lock as file:
+        file.write("mine" if mode == "w" else b"mine")  # in the buffer still
+
+        def act():
+            if end == "release":
+                lock.release()
+            else:
+                with pytest.raises(AlreadyLocked):
+                    lock.acquire()
+            return not file.closed
+
+        assert in_child(act) == 0
+        assert os.path.getsize(path) == 0
+        assert not is_free(path)
+    assert Path(path).read_text() == "mine"
+
+
+@needs("all processes")
+def test_a_daemon_keeps_the_lock_of_its_ended_parent_and_writes_what_that_one_left(path):
+    ready, go = os.pipe(), os.pipe()
+    lock = Lock(path, "w", timeout=0)
+
+    def daemon():
+        os.write(ready[1], b".")
+        os.read(go[0], 1)
+        lock.release()
+        os.write(ready[1], b".")
+
+    def parent():
+        lock.acquire().write("its number")
+        if os.fork() == 0:
+            try:
+                daemon()
+            finally:
+                os._exit(0)
+        os.read(ready[0], 1)
+        return 0
+
+    assert in_child(parent) == 0
+    assert not is_free(path)
+    os.write(go[1], b".")
+    assert os.read(ready[0], 1) == b"."
+    for fd in (*ready, *go):
+        os.close(fd)
+    assert is_free(path)
+    assert Path(path).read_text() == "its number"
+
+
+def test_a_slot_of_its_parent_does_not_keep_a_forked_child_from_the_next(tmp_path):
+    name = {"name": "pool", "directory": tmp_path, "timeout": 0}
+    semaphore = BoundedSemaphore(2, **name)
+    first = semaphore.acquire()
+
+    def act():
+        mine = semaphore.acquire()
+        taken = mine.filename != first.filename
+        with pytest.raises(LockException, match="holds it already"):
+            semaphore.acquire()
+        semaphore.release()
+        return not (taken and semaphore.lock is None)
+
+    assert in_child(act) == 0
+    with BoundedSemaphore(2, **name), pytest.raises(AlreadyLocked):
+        BoundedSemaphore(2, **name).acquire()
+    semaphore.release()
+
+
 def test_what_goes_wrong_at_the_release_is_told(path, caplog):
     with Lock(path) as file:
         file.close()

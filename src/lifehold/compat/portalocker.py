@@ -10,7 +10,8 @@ L1  After the lock the path is looked at again: a file that was replaced meanwhi
 L5  What was written stands in the file before it is unlocked; a file is unlinked by its holder.
 L6  The lock ends with its file, not with the object that took it: who keeps the file has the lock.
 L7  No symbolic link is followed to a file that is a lock and no data: it would be emptied.
-L9  A forked child has nothing of it: its `release()` leaves the lock to the parent.
+L9  A forked child has nothing of it: its `release()` leaves lock and file to the parent. A daemon
+    whose parent has ended has the file, and so the lock.
 How it could fail: as `Lock.on_file`; and an object that two threads share is held by both, as
 portalocker's is.
 """
@@ -34,12 +35,13 @@ from typing import IO, TYPE_CHECKING, Any, Generic, TypeVar
 
 from ..core.deadline import LONGEST
 from ..core.errors import InvalidArgument, LifeholdError, NotAcquired, NotHeld, UnsafeGround
+from ..core.owner import DEAD, judge
 from ..local import files
 from ..local.handles import files_for
 from ..local.open_file import OpenFileLock, opened
 from ..lock import Lease, absolute, fill
 from ..lock import Lock as LifeholdLock
-from ..runtime import clock, fork
+from ..runtime import clock, fork, process
 from ..runtime.blocking import BLOCKING
 
 if TYPE_CHECKING:
@@ -325,6 +327,7 @@ class OpenedFileLock(LockBase[IO[Any]]):
             lease = _lease(file, self.flags, wait)
             if "opener" in self.file_open_kwargs or _fh_matches_path(file, self.filename):
                 file = self._prepare_fh(file)
+                self._maker = process.here()
                 self._held.append((file, lease))
                 self.fh = file
                 return file
@@ -397,6 +400,9 @@ class OpenedFileLock(LockBase[IO[Any]]):
     def _ended(self, file: OpenFile, lease: Lease) -> None:
         """Write out, unlock, close."""
         failed: list[Exception] = []
+        fork.here()
+        if lease._of_parent() and judge(self._maker, process.ground(True, None)).state != DEAD:
+            _turn_away(file)
         for end in (lease.release, file.close):
             try:
                 end()
@@ -549,6 +555,16 @@ def _unlink_the_rest() -> None:
             each.release()
 
 
+def _turn_away(file: OpenFile) -> None:
+    """L9  What a child has in its buffer is its parent's, which writes it itself."""
+    with suppress(OSError, ValueError):  # closed already
+        nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.dup2(nowhere, file.fileno(), inheritable=False)
+        finally:
+            os.close(nowhere)
+
+
 def _unappend(fd: int) -> None:
     """A file that was opened for appending is written where it stands from now on."""
     import fcntl
@@ -651,6 +667,8 @@ class BoundedSemaphore(LockBase["OpenedFileLock | None"]):
         fail_when_locked: bool | None = None,
     ) -> OpenedFileLock | None:
         """The lock of one file. Raises AlreadyLocked, LockException when it is held already."""
+        if self.lock is not None and self.lock._still() is None:
+            self.lock = None  # L9  its parent's, or closed by other code
         if self.lock is not None:
             raise LockException("this object holds it already", fh=self.lock.fh)
         wait = self._patience(timeout)

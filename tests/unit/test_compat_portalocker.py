@@ -298,6 +298,22 @@ def test_a_temporary_file_is_there_while_it_is_held_and_no_other_is_unlinked(pat
     readers[1].release()
 
 
+def test_a_temporary_file_that_cannot_be_unlinked_is_unlocked_and_that_is_told(path, monkeypatch):
+    lock = TemporaryFileLock(path)
+    lock.acquire()
+
+    def refuse(path, **more):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(os, "unlink", refuse)  # as portalocker's own test does
+    with pytest.raises(PermissionError):
+        lock.release()
+    monkeypatch.undo()
+    with TemporaryFileLock(path):
+        pass
+    assert not os.path.exists(path)
+
+
 def test_what_a_link_leads_to_is_neither_emptied_nor_made_where_the_file_is_a_lock(tmp_path):
     locks = [
         TemporaryFileLock(tmp_path / "x.lock"),

@@ -37,7 +37,7 @@ from ..core.deadline import LONGEST
 from ..core.errors import InvalidArgument, LifeholdError, NotAcquired, NotHeld, UnsafeGround
 from ..core.owner import DEAD, judge
 from ..local import files
-from ..local.handles import files_for
+from ..local.handles import files_for, leads_astray
 from ..local.open_file import OpenFileLock, opened
 from ..lock import Lease, absolute, fill
 from ..lock import Lock as LifeholdLock
@@ -514,7 +514,7 @@ class TemporaryFileLock(OpenedFileLock):
         try:
             if lease.held and lease.exclusive and _fh_matches_path(file, self.filename):
                 with suppress(FileNotFoundError):
-                    files_for(self.filename).unlink(self.filename)  # L7  under the lock
+                    _remove(self.filename)  # L7  under the lock
         finally:
             super()._ended(file, lease)
 
@@ -538,11 +538,18 @@ def _unlink(path: str, which: tuple[int, int], generation: int) -> None:
             found = os.fstat(fd)
             if (found.st_dev, found.st_ino) == which:
                 files.HOST.flock(fd, int(LOCK_METHOD))
-                led = files_for(path)
-                if os.path.samestat(found, led.lstat(path)):
-                    led.unlink(path)
+                if os.path.samestat(found, os.stat(path)):
+                    _remove(path)
         finally:
             os.close(fd)
+
+
+def _remove(path: str) -> None:
+    """By the caller's own os.unlink, unless others can lead root elsewhere by that (L13)."""
+    if leads_astray(path):
+        files_for(path).unlink(path)
+    else:
+        os.unlink(path)
 
 
 _temporary: weakref.WeakSet[TemporaryFileLock] = weakref.WeakSet()

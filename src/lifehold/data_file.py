@@ -26,8 +26,8 @@ from .core.events import report
 from .core.grant import Bound, Single
 from .described import PLAIN, OtherFace, explained
 from .lease import BlockEntry, part
-from .local import ground
-from .local.files import CREATE, FOLDER, READ_ONLY, READ_WRITE
+from .local import ground, record
+from .local.files import CREATE, FOLDER, LOCK_EX, LOCK_NB, LOCK_UN, READ_ONLY, READ_WRITE
 from .local.handles import files_for
 from .local.refusals import make_folders, refused
 from .lock import Lock, LockFace, lock_path
@@ -147,6 +147,12 @@ class FileDraft(Single):
                 "tear it from the others. Remove the other links, or write it under a `Lock`",
                 name=self.path,
             )
+        if there is not None and self._is_lock(there):
+            raise UnsafeGround(
+                f"{self.path!r} is a lock file: another in its place would let a second holder "
+                f"in. Name the file of your data; its lock is {self.path + '.lock'!r}",
+                name=self.path,
+            )
         if there is not None and self._is_mounted(there):
             raise UnsafeGround(
                 f"{self.path!r} is a mount of its own, as a single file that a container is given: "
@@ -162,6 +168,17 @@ class FileDraft(Single):
                 "not made of it",
                 name=self.path,
             )
+
+    def _is_lock(self, there: int) -> bool:
+        """L1  By its record; who only reads leaves none, and is seen by flock(2)."""
+        if content := self.files.first(there, record.READ_SIZE):
+            return record.begins(content)
+        try:
+            self.files.flock(there, LOCK_EX | LOCK_NB)
+            self.files.flock(there, LOCK_UN)
+        except BlockingIOError:
+            return True
+        return False
 
     def _is_mounted(self, there: int) -> bool:
         try:

@@ -17,6 +17,8 @@ from lifehold import (
     LeaseLost,
     LifeholdError,
     Lock,
+    ReadWriteLock,
+    Semaphore,
     SystemRefused,
     UnsafeGround,
     WouldBlock,
@@ -172,6 +174,31 @@ def test_a_file_of_two_names_and_one_that_runs_as_its_owner_are_read_and_not_rep
     path.chmod(0o4755)
     with pytest.raises(UnsafeGround, match="runs as"), locked_file(path, "r+"):
         pytest.fail("entered")
+
+
+LOCKS = {
+    "held": lambda path: Lock(path).acquire(),
+    "read": lambda path: Lock(path, exclusive=False).acquire(),
+    "released": lambda path: Lock(path).acquire().release(),
+    "soft": lambda path: Lock(path, kind="soft", ttl=60).acquire(),
+    "semaphore": lambda path: Semaphore(path, 2).acquire(),
+    "writer": lambda path: ReadWriteLock(path).acquire_write(),
+    "behind a number": lambda path: path.write_text(f'1234\n{{"lifehold":1,"ino":{" " * 600}'),
+}
+
+
+@pytest.mark.parametrize("mode", ["w", "r+", "a"])
+@pytest.mark.parametrize("how", LOCKS)
+def test_a_lock_file_is_not_replaced(how, mode, tmp_path):
+    path = tmp_path / "job.lock"
+    lease = LOCKS[how](path)
+    before = path.read_bytes()
+    with pytest.raises(UnsafeGround, match="second holder"), locked_file(path, mode) as file:
+        file.write("mine")
+    assert path.read_bytes() == before
+    if hasattr(lease, "release"):
+        lease.check()
+        lease.release()
 
 
 @pytest.mark.parametrize("call", ["fsync", "pwrite", "rename"])
@@ -482,6 +509,16 @@ def test_a_task_replaces_a_file_when_its_block_ends(loop, path):
         assert not Lock(f"{path}.lock").locked()
 
     run(loop, main)
+
+
+def test_a_task_does_not_replace_a_lock_file_either(path):
+    async def main():
+        async with locked_file_async(path, "w") as file:
+            file.write("mine")
+
+    path.unlink()
+    with Lock(path), pytest.raises(UnsafeGround, match="second holder"):
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize("step", ["begin", "body", "commit", "abandon"])

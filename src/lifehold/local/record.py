@@ -164,6 +164,12 @@ def classify(head: bytes, content: bytes) -> str:
     return FOREIGN
 
 
+def begins(content: bytes) -> bool:
+    """Whether one of ours comes first, damaged as it may be, or behind one short line."""
+    line, _, rest = content.partition(b"\n")
+    return content.startswith(MAGIC) or (rest.startswith(MAGIC) and len(line) < LINE)
+
+
 def is_newer(content: bytes) -> bool:
     """L12  Whether a later version of this library wrote it: no more of it is believed."""
     version = content.removeprefix(MAGIC).partition(b",")[0]
@@ -320,10 +326,9 @@ def read(content: bytes) -> ParsedRecord:
     """What is in the first bytes of a file that may be a lock."""
     body = content
     if not content.startswith(MAGIC):
-        line, _, rest = content.partition(b"\n")
-        if not rest.startswith(MAGIC) or len(line) >= LINE:
+        if not begins(content):
             return _older(content)
-        body = rest
+        body = content.partition(b"\n")[2]
     line = body[:SIZE].partition(b"\n")[0]
     version = line[len(MAGIC) :].partition(b",")[0]
     newer = version.isdigit() and len(version) < 10 and int(version) > VERSION

@@ -1,8 +1,9 @@
 """Functions that hold a lock while they run, and nothing that would only seem to.
 
 Promise: what is decorated runs under the lock from its first line to its last one, or is refused
-when it is decorated, or, where that cannot be seen before, when it is called. A generator, and the
-coroutine of a function that is no coroutine function, would run when the lock is free again.
+when it is decorated, or, where that cannot be seen before, when it is called. A generator, what
+contextlib makes of one, and the coroutine of a function that is no coroutine function, would run
+when the lock is free again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
     R = TypeVar("R")
 
 _GENERATOR, _ASYNC_GENERATOR, _COROUTINE = 0x20, 0x200, 0x80  # flags of a code object
-_LATER = frozenset({"generator", "coroutine", "async_generator"})
+_LATER = {
+    "generator": "a generator",
+    "coroutine": "a coroutine",
+    "async_generator": "an async generator",
+    "_GeneratorContextManager": "a context manager",
+    "_AsyncGeneratorContextManager": "an async context manager",
+}
 
 
 def blocking(
@@ -85,10 +92,12 @@ def is_coroutine_function(function: object) -> bool:
 
 def refuse_generators(function: object) -> None:
     """A decorated generator would hold the lock while it is made, and not while it runs."""
-    if _flags(function) & (_GENERATOR | _ASYNC_GENERATOR):
+    flags = _flags(function) | _flags_of_context(function)
+    if flags & (_GENERATOR | _ASYNC_GENERATOR):
+        word = "async with" if flags & _ASYNC_GENERATOR else "with"
         raise InvalidArgument(
             f"a lock on the generator function {_name(function)!r} would be held while the "
-            "generator is made and not while it runs: use `with` inside of it"
+            f"generator is made and not while it runs: use `{word}` inside of it"
         )
 
 
@@ -111,9 +120,9 @@ def refuse_unfit(function: object, face: str) -> None:
 
 def _refuse_later(function: object, got: object) -> None:
     """It is left as it is: others may have it, as a task that was made of it."""
-    kind = type(got).__name__.replace("_", " ")
+    kind = _LATER[type(got).__name__]
     raise InvalidArgument(
-        f"{_name(function)!r} answered a {kind}, which would run when its lock is free again: use "
+        f"{_name(function)!r} answered {kind}, which would run when its lock is free again: use "
         "`with` inside of it, or await it before it is answered"
     )
 
@@ -123,10 +132,22 @@ def _name(function: object) -> object:
 
 
 def _flags(function: Any) -> int:
-    while type(function).__name__ == "partial":  # of functools; a mock has a `func` without end
-        function = function.func
+    function = _whole(function)
     code = getattr(function, "__code__", None)
     if code is None:  # an object that can be called
         calls = (vars(each).get("__call__") for each in type(function).__mro__)
         code = getattr(next(filter(None, calls), None), "__code__", None)
     return getattr(code, "co_flags", 0)
+
+
+def _flags_of_context(function: Any) -> int:
+    """Those of the generator function below `@contextmanager`, which answers no generator."""
+    function = _whole(function)
+    made_in = getattr(function, "__globals__", {}).get("__name__")  # `__module__` was copied
+    return _flags(getattr(function, "__wrapped__", None)) if made_in == "contextlib" else 0
+
+
+def _whole(function: Any) -> Any:
+    while type(function).__name__ == "partial":  # of functools; a mock has a `func` without end
+        function = function.func
+    return function

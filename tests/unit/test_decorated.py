@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 
@@ -148,6 +149,70 @@ def test_what_is_refused_goes_on_where_others_have_it(shape, tmp_path):
     asyncio.run(main())
     assert done == ["work"]
     assert list(numbers) == [2]
+
+
+@contextlib.contextmanager
+def session():
+    yield
+
+
+@contextlib.asynccontextmanager
+async def asynchronous_session():
+    yield
+
+
+def relayed(function):
+    """Wrapped once more: it shows by its answer alone."""
+
+    @functools.wraps(function)
+    def relay():
+        return function()
+
+    return relay
+
+
+CONTEXTS = pytest.mark.parametrize(
+    ("made", "word"), [(session, "with"), (asynchronous_session, "async with")]
+)
+
+
+@CONTEXTS
+@pytest.mark.parametrize("shape", PLAIN)
+def test_a_generator_that_became_a_context_manager_is_refused(shape, made, word, tmp_path):
+    path = str(tmp_path / "a.lock")
+    for function in (made, functools.partial(made)):
+        with pytest.raises(InvalidArgument, match=f"`{word}` inside"):
+            PLAIN[shape](path)(function)
+    with pytest.raises(InvalidArgument, match="free again"):
+        PLAIN[shape](path)(relayed(made))()
+    assert not is_held(path, shape)
+
+
+@CONTEXTS
+def test_per_once_and_the_async_face_refuse_it_too(made, word, tmp_path):
+    for decorate in (
+        Lock.per(f"{tmp_path}/{{a}}"),
+        AsyncLock.per(f"{tmp_path}/{{a}}"),
+        AsyncLock(tmp_path / "a"),
+        once(f"{tmp_path}/a"),
+    ):
+        with pytest.raises(InvalidArgument, match=f"`{word}` inside"):
+            decorate(made)
+
+
+def test_what_runs_through_a_generator_or_in_a_context_is_no_generator(tmp_path):
+    path = tmp_path / "a.lock"
+
+    @functools.wraps(generator)
+    def listed():
+        return [*generator(), Lock(path).locked()]
+
+    @session()
+    def inside():
+        return Lock(path).locked()
+
+    assert Lock(path)(listed)() == [None, True]
+    assert Lock(path)(inside)() is True
 
 
 def test_once_refuses_generators_too(tmp_path):

@@ -44,6 +44,8 @@ LONGEST = 240  # bytes of a name: of 255, room for the files beside a lock
 _ALWAYS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
 _MAY = frozenset("_-.@+=,")
 _OURS = "lifehold."  # the module of a class that is no user's
+_PASS_ON = frozenset({"functools", "contextlib", "_lru_cache_wrapper"})  # a partial adds its own
+_STARS = frozenset({2, 4})  # kinds of a parameter: VAR_POSITIONAL, VAR_KEYWORD
 _EXAMPLE = 'Lock.per("user-{user_id}.lock")'
 
 
@@ -169,6 +171,22 @@ def _faces(owner: type | str, call: str) -> tuple[str, str]:
     return f"{name}.{call}", f"{bare if name != bare else f'Async{name}'}.{call}"
 
 
+def _passing(function: Any) -> Any:
+    """What takes the arguments as they are given: below wrappers that are known to hand them on."""
+    while hasattr(function, "__wrapped__"):
+        made_in = getattr(function, "__globals__", {}).get("__name__", type(function).__name__)
+        if made_in not in _PASS_ON and not made_in.startswith(_OURS):
+            break
+        function = function.__wrapped__
+    return function
+
+
+def _has_below(function: Callable[..., object], field: str) -> bool:
+    """Whether a wrapped function has the parameter, which its wrapper may fill otherwise."""
+    found = inspect.signature(function).parameters.get(field)
+    return found is not None and found.kind not in _STARS
+
+
 class PerArguments:
     """What `per()` of a blocking lock answers: a decorator, and `of(...)` for one lock."""
 
@@ -217,11 +235,18 @@ class PerArguments:
 
     def _block(self, function: Callable[P, object]) -> Callable[..., object]:
         """Makes the block of one call."""
-        signature = inspect.signature(function)
+        signature = inspect.signature(_passing(function), follow_wrapped=False)
         fields = self._template.fields
         for field in fields:
             found = signature.parameters.get(field)
-            if found is not None and found.kind in (found.VAR_POSITIONAL, found.VAR_KEYWORD):
+            if (found is None or found.kind in _STARS) and _has_below(function, field):
+                raise InvalidArgument(
+                    f"{{{field}}} in the template {self._template.text!r} is a parameter of "
+                    f"{getattr(function, '__name__', function)!r}, and none of what wraps it, "
+                    f"which may pass another value on: put @{self._faces[0]} below the decorator "
+                    "that wraps it, next to `def`"
+                )
+            if found is not None and found.kind in _STARS:
                 stars = "*" if found.kind is found.VAR_POSITIONAL else "**"
                 raise InvalidArgument(
                     f"{{{field}}} in the template {self._template.text!r} is {stars}{field}, many "

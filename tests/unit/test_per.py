@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import inspect
 import itertools
 import uuid
@@ -121,6 +123,80 @@ def test_the_wrong_decorator_of_a_coroutine_function_names_the_right_one(decorat
         decorate(template)(_awaited)
     assert cure in str(refused.value)
     assert "_awaited" in str(refused.value)
+
+
+def with_one_more(function):
+    """A decorator that fills the first parameter itself."""
+
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return function("filled", *args, **kwargs)
+
+    return call
+
+
+def with_one_more_awaited(function):
+    @functools.wraps(function)
+    async def call(*args, **kwargs):
+        return await function("filled", *args, **kwargs)
+
+    return call
+
+
+def test_what_a_wrapper_may_fill_otherwise_names_no_lock(template):
+    @with_one_more
+    def plain(db, a, b=None):
+        pytest.fail("called")
+
+    @with_one_more_awaited
+    async def coroutine(db, a, b=None):
+        pytest.fail("called")
+
+    for per, function in (
+        (Lock.per(template), plain),
+        (Lock.per(template), functools.cache(plain)),
+        (Lock.per(template), functools.partial(plain)),
+        (AsyncLock.per(template), coroutine),
+        (ReadWriteLock.per(template).reading(), plain),
+    ):
+        with pytest.raises(InvalidArgument, match=r"put @\w+\.per below the decorator"):
+            per(function)
+
+
+def test_a_wrapper_that_names_its_parameters_is_locked_by_what_it_is_given(tmp_path):
+    def with_db(function):
+        @functools.wraps(function)
+        def call(a, *rest):
+            return function("db", a, *rest)
+
+        return call
+
+    per = Lock.per(f"{tmp_path}/{{a}}.lock")
+
+    def work(db, a, b):
+        return db, a, b, per.of(a="one").locked(), per.of(a="two").locked()
+
+    partly = functools.update_wrapper(functools.partial(work, "db"), work)
+    for function in (with_db(work), partly):
+        assert per(function)("one", "two") == ("db", "one", "two", True, False)
+
+
+def test_wrappers_that_hand_all_on_may_stand_below(tmp_path):
+    outer, inner = Lock.per(f"{tmp_path}/{{a}}.outer"), Lock.per(f"{tmp_path}/{{b}}.inner")
+
+    @contextlib.contextmanager
+    def context():
+        yield
+
+    @outer
+    @inner
+    @Lock(tmp_path / "all.lock")
+    @functools.lru_cache
+    @context()
+    def work(a, b):
+        return outer.of(a=a).locked(), inner.of(b=b).locked()
+
+    assert work("one", "two") == (True, True)
 
 
 def test_a_template_in_with_is_refused(template):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 
 import pytest
 
+from ground import needs
 from lifehold import InvalidArgument, Lock, SystemRefused, UnsafeGround
 from lifehold.core.owner import Owner
 from lifehold.local import ground_probe, record, record_lock, refusals
@@ -103,3 +105,64 @@ def test_attributes_are_refreshed_in_both_ways(tmp_path):
         refresh_attributes(file.fileno(), way="lockf")
     with pytest.raises(SystemRefused, match="lockf"):
         refresh_attributes(tmp_path / "none")
+
+
+@needs("linux")
+@pytest.mark.parametrize("by", ["link", "file"])
+def test_what_is_swapped_meanwhile_gets_no_mode_of_another(by, tmp_path, monkeypatch):
+    """A user who may swap the file must not make one of root's run as its owner."""
+    box, tool = tmp_path / "box", tmp_path / "tool"
+    tool.write_text("tool")
+    tool.chmod(0o755)
+    box.write_text("mail")
+    box.chmod(0o6777)
+    inode = [os.lstat(box).st_ino]
+
+    def swapped(look):
+        def looked(*given, **named):
+            found = look(*given, **named)
+            if [found.st_ino] == inode:
+                inode.clear()
+                box.unlink()
+                box.symlink_to(tool) if by == "link" else os.link(tool, box)
+            return found
+
+        return looked
+
+    for name in ("stat", "fstat"):
+        monkeypatch.setattr(os, name, swapped(getattr(os, name)))
+    refresh_attributes(box)
+    monkeypatch.undo()
+    assert tool.samefile(box), "it was not swapped"
+    assert tool.stat().st_mode & 0o7777 == 0o755
+
+
+@needs("linux")
+def test_attributes_are_refreshed_of_no_link_and_without_a_right_to_read(tmp_path):
+    path = tmp_path / "box"
+    path.write_text("mail")
+    path.chmod(0)
+    before = path.stat().st_ctime_ns
+    refresh_attributes(path)
+    assert path.stat().st_mode & 0o7777 == 0
+    assert path.stat().st_ctime_ns >= before
+    (tmp_path / "link").symlink_to(path)
+    with pytest.raises(SystemRefused, match="symbolic link"):
+        refresh_attributes(tmp_path / "link")
+
+
+@needs("linux")
+def test_refreshing_by_the_path_drops_no_posix_lock(tmp_path):
+    path = tmp_path / "box"
+    with path.open("w", encoding="utf-8") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        refresh_attributes(path)
+        child = os.fork()
+        if child == 0:
+            with path.open("r+b") as other:
+                try:
+                    fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except OSError:
+                    os._exit(7)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7

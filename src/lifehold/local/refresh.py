@@ -7,13 +7,13 @@ write into the middle.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 
 from ..core.errors import InvalidArgument, SystemRefused
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from .anchored import OWN
+from .handles import files_for
 
 try:
     import fcntl
@@ -31,7 +31,7 @@ def refresh_attributes(file: int | str | os.PathLike[str], *, way: str = "chmod"
 
     "chmod": set the mode to what it is. Not portable: Linux updates its cache from the reply. Needs
     to be the owner (or root); changes the ctime; a mode that somebody changes at that very moment
-    is set back. Touches no lock.
+    is set back. Touches no lock. A path needs /proc, and no symbolic link at its end is followed.
     "lockf": take and drop a POSIX lock on the whole file. Portable. **It drops every POSIX lock
     that this process has on the file**, and with a path even to open and close it would: so it
     takes a descriptor only, of a file opened for writing. When somebody else has it locked, nothing
@@ -48,13 +48,14 @@ def refresh_attributes(file: int | str | os.PathLike[str], *, way: str = "chmod"
             "way='lockf' takes an open descriptor: to open and close the path would drop the POSIX "
             "locks that this process has on the file. Give the descriptor, or way='chmod'"
         )
-    target: Any = file
     try:
-        if way == "chmod":
-            os.chmod(target, os.stat(target).st_mode & 0o7777)
+        if not isinstance(file, int):
+            _set_at(os.path.abspath(os.fsdecode(file)))
+        elif way == "chmod":
+            os.fchmod(file, stat.S_IMODE(os.fstat(file).st_mode))
         elif fcntl is not None:
-            fcntl.lockf(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            fcntl.lockf(target, fcntl.LOCK_UN)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(file, fcntl.LOCK_UN)
     except OSError as error:
         raise SystemRefused(
             f"the attributes of {file!r} could not be refreshed by {way}: {error.strerror}. "
@@ -62,3 +63,20 @@ def refresh_attributes(file: int | str | os.PathLike[str], *, way: str = "chmod"
             errno=error.errno,
             filename=None if isinstance(file, int) else os.fspath(file),
         ) from error
+
+
+def _set_at(path: str) -> None:
+    """L13  The mode of one file: what is swapped at the path meanwhile gets none of another's.
+
+    Raises OSError. Opened by O_PATH: to close any other descriptor would drop POSIX locks.
+    """
+    if not hasattr(os, "O_PATH"):
+        raise OSError(errno.EOPNOTSUPP, "by its path it cannot be done here: give a descriptor")
+    fd = files_for(path).open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        if stat.S_ISLNK(found.st_mode):
+            raise OSError(errno.ELOOP, "it is a symbolic link: name the file itself")
+        os.chmod(f"{OWN}{fd}", stat.S_IMODE(found.st_mode))
+    finally:
+        os.close(fd)

@@ -45,6 +45,7 @@ from .shapes import (
     block_wait,
     cure_of,
     downgradable,
+    interrupted,
     mechanism,
     mechanisms,
     moved,
@@ -442,12 +443,17 @@ class AsyncReadWriteLease(AsyncLease):
         As `ReadWriteLease.downgrade()`.
         """
         mechanism = downgradable(self)
-        lock = self._lock
-        if not lock._far:
-            moved(self, mechanism.downgrade(self._grant))
-            return
-        turn = lock._runtime.in_thread(lambda: mechanism.downgrade(self._grant), lambda _: None)
-        moved(self, await lock._runtime.shield(turn))
+        lock, grant = self._lock, self._grant
+        try:
+            if lock._far:
+                turn = lock._runtime.in_thread(lambda: mechanism.downgrade(grant), lambda _: None)
+                found = await lock._runtime.shield(turn)
+            else:
+                found = mechanism.downgrade(grant)
+            moved(self, found)
+        except BaseException as error:
+            interrupted(self, error)
+            raise
 
 
 class AsyncLockSide(AsyncLock):

@@ -14,6 +14,7 @@ from .core.deadline import seconds, terms
 from .core.errors import (
     InvalidArgument,
     LeaseLost,
+    LifeholdError,
     SelfDeadlock,
     StoreUnavailable,
 )
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from . import attempts, decorated, words
     from . import per as args
     from .core.acquire import Ask, Cancel
-    from .core.errors import LifeholdError
     from .core.grant import Grant, Held, Holder
     from .core.ports import Downgradable, Mechanism, Permit, Slotted
     from .local import kernel_semaphore
@@ -158,20 +158,14 @@ def moved(lease: Any, found: Grant | Lost | Unknown) -> None:
 
     L6  Where no answer came it is a reader's too, since others may read by now; that is raised.
     """
-    writes = lease._lock
     if isinstance(found, Lost):
         lease._forget()
         if found.gone:
             lease._lose(found.reason)
         raise lease._error(found.reason)
-    try:
-        writes._leases.remove(lease)
-    except ValueError:
-        pass  # by another thread
     if not isinstance(found, Unknown):
         lease._grant = found
-    lease._lock = writes._other
-    writes._other._leases.append(lease)
+    _become_reader(lease)
     why = lease._why_not()  # its bound may have passed while the grant was out of hand
     if why is not None:
         lease._grant.handle.clear()
@@ -184,6 +178,28 @@ def moved(lease: Any, found: Grant | Lost | Unknown) -> None:
             name=lease.name,
             nonce=found.nonce,
         )
+
+
+def _become_reader(lease: Any) -> None:
+    """L6  Of one side of the two at every moment: its block ends it, wherever it is interrupted."""
+    writes = lease._lock
+    writes._other._leases.append(lease)
+    lease._lock = writes._other
+    try:
+        writes._leases.remove(lease)
+    except ValueError:
+        pass  # by another thread
+
+
+def interrupted(lease: Any, error: BaseException) -> None:
+    """After a downgrade that raised. What was let go of is forgotten, so no block ends it again.
+
+    L1  Of what is still in hand nobody knows whether others read by now: it is a reader's.
+    """
+    if not lease._grant.handle:
+        lease._forget()
+    elif not isinstance(error, LifeholdError) and lease._lock._mechanism.exclusive:
+        _become_reader(lease)
 
 
 def downgradable(lease: Any) -> Downgradable:
@@ -223,9 +239,15 @@ class ReadWriteLease(Lease):
         The lease, its token and its release stay the same; `exclusive` is False from here on.
         Raises LeaseLost when it was lost before or, on systems that cannot convert in one step,
         meanwhile; NotHeld; InvalidArgument for a reader; StoreUnavailable when a store gave no
-        answer: the lease is a reader's all the same, since others may read by now.
+        answer: the lease is a reader's all the same, since others may read by now. So it is after
+        an interrupt, if it is still held.
         """
-        moved(self, downgradable(self).downgrade(self._grant))
+        mechanism = downgradable(self)
+        try:
+            moved(self, mechanism.downgrade(self._grant))
+        except BaseException as error:
+            interrupted(self, error)
+            raise
 
 
 class LockSide(Lock):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import resource
+import sys
 import threading
 import time
 
@@ -13,6 +15,8 @@ import pytest
 
 import lifehold
 from lifehold import AsyncReadWriteLock, Lock, ReadWriteLock
+from lifehold.local.kernel_readwrite import KernelReadWrite
+from lifehold.store.engine import StoreLock
 
 
 def in_thread(call):
@@ -155,6 +159,114 @@ def test_downgrade_of_a_reader_or_of_what_was_released_is_refused(path):
         with pytest.raises(lifehold.InvalidArgument, match="more than once"):
             lease.downgrade()
         again.release()
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+def interrupted_at(count, call):
+    """Whether `call()` came to its line number `count` in the files of a downgrade."""
+    left = [count]
+
+    def line(frame, event, _):
+        if event == "line":
+            left[0] -= 1
+            if not left[0]:
+                sys.settrace(None)
+                raise Interrupt
+        return line
+
+    def trace(frame, event, _):
+        name = frame.f_code.co_name
+        return line if name in ("downgrade", "_share", "moved", "_become_reader") else None
+
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+    return left[0] <= 0
+
+
+@pytest.mark.parametrize("by_hand", [False, True], ids=["block", "by hand"])
+def test_an_interrupted_downgrade_is_told_and_leaves_nothing_held(by_hand, path):
+    def run():
+        if not by_hand:
+            with ReadWriteLock(path).writing() as lease:
+                lease.downgrade()
+            return
+        lease = ReadWriteLock(path).acquire_write()
+        try:
+            lease.downgrade()
+        finally:
+            with contextlib.suppress(lifehold.NotHeld):  # between the grant and its slot
+                lease.release()
+
+    count = 0
+    while True:
+        count += 1
+        try:
+            interrupted_at(count, run)
+        except Interrupt:
+            assert try_write(path) is None, count
+        else:
+            break
+    assert count > 20
+
+
+def test_after_an_interrupted_downgrade_the_lease_is_a_readers(path, monkeypatch):
+    """Others may read by now: who catches the interrupt does not write on."""
+    real = KernelReadWrite._share
+
+    def share(self, *given):
+        real(self, *given)
+        raise Interrupt
+
+    monkeypatch.setattr(KernelReadWrite, "_share", share)
+    with ReadWriteLock(path).writing() as lease:
+        with pytest.raises(Interrupt):
+            lease.downgrade()
+        assert (lease.held, lease.exclusive) == (True, False)
+        assert try_read(path) is None
+    assert try_write(path) is None
+
+
+def test_after_a_cancelled_downgrade_the_lease_of_a_task_is_a_readers(tmp_path, monkeypatch):
+    real = StoreLock.downgrade
+    tasks = []
+
+    def downgrade(self, grant):
+        found = real(self, grant)
+        loop, task = tasks
+        loop.call_soon_threadsafe(task.cancel)
+        return found
+
+    monkeypatch.setattr(StoreLock, "downgrade", downgrade)
+
+    async def main():
+        tasks.extend((asyncio.get_running_loop(), asyncio.current_task()))
+        store = await lifehold.aconnect(f"memory:///{tmp_path}")
+        async with store.read_write("a").writing() as lease:
+            with pytest.raises(asyncio.CancelledError):
+                await lease.downgrade()
+            asyncio.current_task().uncancel()
+            assert (lease.held, lease.exclusive) == (True, False)
+            async with asyncio.timeout(30):
+                await (await asyncio.create_task(store.read_write("a").acquire_read())).release()
+        await (await store.read_write("a").acquire_write(0)).release()
+
+    asyncio.run(main())
+
+
+def test_a_downgrade_that_the_system_refuses_is_told_as_that(path, monkeypatch):
+    def share(self, *given):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(KernelReadWrite, "_share", share)
+    with pytest.raises(lifehold.SystemRefused), ReadWriteLock(path).writing() as lease:
+        lease.downgrade()
+    assert try_write(path) is None
 
 
 def test_downgrade_of_a_lost_lease_says_lost(path):

@@ -114,27 +114,34 @@ class KernelReadWrite(KernelLock):
         """The writer becomes a reader in one step: no other writer comes in between.
 
         L6  The slot is taken out of the grant meanwhile, so that a release in another thread does
-        not unlock what it is not.
+        not unlock what it is not. After an interrupt it is there again, of a reader at least; it is
+        closed where another writer may have come in between.
         """
+        slot: LockFile | None = None
         try:
-            if grant.handle[0].generation != fork.here():
-                return not_open(grant.handle[0])
-            slot: LockFile = grant.handle.pop()
-        except IndexError:
-            return Lost(RELEASED)
-        try:
+            try:
+                if grant.handle[0].generation != fork.here():
+                    return not_open(grant.handle[0])
+                slot = grant.handle.pop()
+            except IndexError:
+                return Lost(RELEASED)
             found = kernel_record.look(self.files, self.path, slot)
             lost = found if isinstance(found, Lost) else self._share(slot, grant)
+            if lost is not None:
+                slot.close()
+                return lost
+            grant.handle.append(slot)
+            slot = None  # another thread may release it from here on
+            return grant
         except BaseException as error:
-            slot.close()
+            if slot is not None and slot not in grant.handle:
+                if isinstance(error, OSError) or not flock_wait.has_ranges():
+                    slot.close()
+                else:
+                    grant.handle.append(slot)
             if isinstance(error, OSError):
                 raise refused(self.path, error) from error
             raise
-        if lost is not None:
-            slot.close()
-            return lost
-        grant.handle.append(slot)
-        return grant
 
     def _share(self, slot: LockFile, grant: Grant) -> Lost | None:
         """Linux converts at once. Elsewhere the record tells whether a writer came in between."""

@@ -122,6 +122,9 @@ class FileDraft(Single):
 
     def _copy(self) -> None:
         there = self._existing(READ_WRITE)  # a file that may not be written is not replaced either
+        self._sweep()
+        if there is not None:
+            self.before = self.files.fstat(there)  # it may have had a second name
         self._refuse(there)
         self.fd = self._made()
         if there is not None:
@@ -188,10 +191,7 @@ class FileDraft(Single):
         return _mount(there) != _mount(folder)
 
     def _made(self) -> int:
-        folder, name = os.path.split(self.path)
-        named = hashlib.blake2b(os.fsencode(name), digest_size=DIGITS // 2).hexdigest()
-        start = f"{COPY}{named}-"
-        self._sweep(folder, start)
+        folder, start = self._copies()
         self.copy = os.path.join(folder, f"{start}{os.urandom(DIGITS // 2).hex()}{NEW}")
         mode = 0o666 if self.before is None else 0o600
         try:
@@ -200,8 +200,18 @@ class FileDraft(Single):
             self.copy = ""  # somebody else's
             raise
 
-    def _sweep(self, folder: str, start: str) -> None:
-        """Remove what a killed writer left: we hold the lock, so nobody makes it whole any more."""
+    def _copies(self) -> tuple[str, str]:
+        """(the folder of the copies, how the name of each begins)."""
+        folder, name = os.path.split(self.path)
+        named = hashlib.blake2b(os.fsencode(name), digest_size=DIGITS // 2).hexdigest()
+        return folder, f"{COPY}{named}-"
+
+    def _sweep(self) -> None:
+        """Remove what a killed writer left: we hold the lock, so nobody makes it whole any more.
+
+        Also the first name of a file that was about to lose it: rename(2) may be link and unlink.
+        """
+        folder, start = self._copies()
         try:
             names = self.files.listdir(folder)
         except OSError:
@@ -213,7 +223,8 @@ class FileDraft(Single):
             try:
                 found = self.files.lstat(left)
                 ours = found.st_uid in (os.geteuid(), getattr(self.before, "st_uid", -1))
-                if ours and found.st_nlink == 1 and stat.S_ISREG(found.st_mode):
+                placed = self.before is not None and os.path.samestat(found, self.before)
+                if ours and (placed or found.st_nlink == 1) and stat.S_ISREG(found.st_mode):
                     self.files.unlink(left)
             except OSError:
                 pass  # gone, or not ours to remove: it is in nobody's way

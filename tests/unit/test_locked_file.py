@@ -27,6 +27,7 @@ from lifehold import (
 from lifehold import data_file as room
 from lifehold.aio import AsyncLock
 from lifehold.aio import locked_file as locked_file_async
+from lifehold.local import files
 
 pytestmark = needs("linux")
 
@@ -323,6 +324,26 @@ def test_what_a_killed_writer_left_is_removed_by_the_next_one(path):
         assert copy_of(path) != stale
         file.write("new")
     assert (path.read_text(), left(path)) == ("new", set())
+
+
+def test_who_is_killed_while_a_new_file_gets_its_name_leaves_one_that_can_be_written(
+    tmp_path, monkeypatch
+):
+    """Where no rename replaces nothing, it is link and unlink."""
+    path = tmp_path / "data.txt"
+    monkeypatch.setattr(files, "_rename_call", False)
+    pid = os.fork()
+    if pid == 0:
+        os.unlink = lambda *_, **__: os._exit(7)
+        with locked_file(path, "w") as file:
+            file.write("first")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    assert path.stat().st_nlink == 2
+    with locked_file(path, "r+") as file:
+        assert file.read() == "first"
+        file.write(" second")
+    assert (path.read_text(), left(path)) == ("first second", set())
 
 
 @pytest.mark.parametrize("what", ["link", "folder", "two names", "another path"])

@@ -22,6 +22,7 @@ from lifehold import (
     Cancel,
     InvalidArgument,
     Lock,
+    ReadWriteLock,
     SystemRefused,
     Timeout,
     UnsafeGround,
@@ -203,6 +204,24 @@ def test_a_signal_or_a_notice_costs_a_fair_waiter_no_place(path, tmp_path, monke
     for child in children:
         assert child.end().well, child.end().error
     assert order(log) == [0, 1, 2, 3]
+
+
+def read(path):
+    ReadWriteLock(path).acquire_read()
+
+
+def test_a_stopped_reader_in_line_is_named_and_not_the_writer_that_was_in(path, start):
+    with ReadWriteLock(path).writing():
+        child = start(read, path)
+        until(lambda: in_line(path) == 1)
+        child.stop()
+    for wait in (0, 0.05):
+        error = raised(ReadWriteLock(path).acquire_write, wait)
+        assert isinstance(error, Timeout if wait else WouldBlock)
+        assert error.holder.owner is None
+        assert "nobody holds it now" in str(error)
+        assert f"kill -CONT {child.pid}" in str(error)
+    assert free(path)
 
 
 def test_a_stopped_waiter_keeps_its_place_until_it_goes_on_or_dies(path, tmp_path, start):

@@ -413,7 +413,19 @@ class FairFiles(Files):
         self._flock(fd, operation)
 
 
-class FairKernelLock(KernelLock):
+class LinedKernelLock(KernelLock):
+    """One that is asked for in a line: to be refused may mean the line, while nobody holds it."""
+
+    def inspect(self, *, held: bool = False) -> Holder | None:
+        if not flock_wait.has_ranges():
+            return super().inspect(held=held)
+        found = super().inspect()
+        if found is None and held:
+            return kernel_holders.those_in_line(self.files, self.path)
+        return found
+
+
+class FairKernelLock(LinedKernelLock):
     """As KernelLock, made with `fair=True`."""
 
     def __init__(self, path: str, runtime: Runtime, *, cleanup: bool = False, **more: Any) -> None:
@@ -443,11 +455,3 @@ class FairKernelLock(KernelLock):
         if self._seam.in_line and isinstance(answer, Held) and not answer.reason:
             return Held(IN_LINE, answer.key)
         return answer
-
-    def inspect(self, *, held: bool = False) -> Holder | None:
-        """As KernelLock; but to be refused may mean the line, while nobody holds the lock."""
-        found = super().inspect()
-        if found is None and held:
-            note = "nobody holds it now: others stand in line for it, one of them may be stopped"
-            return Holder(evidence=note)
-        return found

@@ -37,6 +37,7 @@ __all__ = [
     "holder_of",
     "is_taken",
     "look_at",
+    "those_in_line",
     "waiters_of",
 ]
 
@@ -409,6 +410,25 @@ def _our_places(path: str, key: Key) -> dict[int, int]:
     us = os.getpid()
     ours = OpenFileScan([os.path.basename(path)], [us]).holding(key, OFD)
     return {lock.place: us for file in ours for lock in file.locks if lock.place}
+
+
+def those_in_line(files: Files, path: str) -> Holder:
+    """What is said to whom a line refuses while nobody holds the lock."""
+    note = "nobody holds it now: others stand in line for it, one of them may be stopped"
+    try:
+        seen = look_at(files, path)
+    except OSError as error:
+        pass_up(error)
+        return Holder(evidence=note)
+    if seen.lines is not None and not queue_in(seen.lines, {}):
+        return Holder(evidence=JUST_RELEASED)
+    for file in OpenFileScan([_name(seen)]).holding(seen.key, OFD):
+        if any(lock.place for lock in file.locks) and process.halted(file.pid):
+            return Holder(
+                evidence=f"nobody holds it now: process {file.pid}, which stands in line for it, "
+                f"is stopped: kill -CONT {file.pid}"
+            )
+    return Holder(evidence=note)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from . import kernel_record
 from .files import CALLS, LOCK_NB, LOCK_SH, Files
 from .ground import is_far, place_of_path
 from .handles import RELEASED, not_open
-from .kernel import KernelLock, made
+from .kernel import LinedKernelLock, made
 from .record import SIZE, WIDTH, head_of, parse
 from .refusals import refused
 
@@ -71,7 +71,7 @@ class LinedFiles(Files):
         return asker(), None
 
 
-class KernelReadWrite(KernelLock):
+class KernelReadWrite(LinedKernelLock):
     """One side of it: `exclusive=True` for writers, False for readers."""
 
     def __init__(self, path: str, runtime: Runtime, **more: Any) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import threading
 
 import pytest
@@ -136,6 +138,53 @@ def test_a_writer_that_comes_later_lets_a_waiting_reader_in_first(make, tmp_path
     came[0].release()
     make().acquire_write(0).release()
     assert markers(tmp_path) == []
+
+
+def test_a_writer_that_tries_once_passes_over_a_stopped_reader(make, tmp_path):
+    with make().writing():
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                make().acquire_read(600)
+            os._exit(0)
+        try:
+            while not [name for name in markers(tmp_path) if name.startswith("w.")]:
+                pass
+            os.kill(pid, signal.SIGSTOP)
+            os.waitpid(pid, os.WUNTRACED)
+        except BaseException:
+            os.kill(pid, signal.SIGKILL)
+            raise
+    try:
+        make().acquire_write(0).release()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def test_a_marker_that_names_nobody_holds_a_writer_up_for_a_moment(make, tmp_path):
+    make().acquire_read().release()
+    asks = tmp_path / "config.readers" / f"w.{'0' * 32}"
+    asks.write_text("no record")
+    with pytest.raises(lifehold.WouldBlock, match="nobody holds it now") as refused:
+        make().acquire_write(0)
+    assert "free by now" not in str(refused.value)
+    os.utime(asks, (0, 0))
+    make().acquire_write(0).release()
+
+
+def test_a_marker_that_cannot_be_read_is_what_the_writer_is_told(make, tmp_path):
+    make().acquire_read().release()
+    marker = tmp_path / "config.readers" / f"r.{'0' * 32}"
+    marker.write_text("no record")
+    with pytest.raises(lifehold.WouldBlock, match="cannot be read as a lock's record"):
+        make().acquire_write(0)
+    marker.unlink()
+    os.mkfifo(marker)
+    with pytest.raises(lifehold.InvalidArgument) as refused:
+        make().acquire_write(0)
+    assert str(marker) in str(refused.value)
+    assert "/proc/" not in str(refused.value)
 
 
 def test_a_writer_waits_for_no_reader_that_only_sleeps(tmp_path):

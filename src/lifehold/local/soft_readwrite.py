@@ -29,17 +29,18 @@ import os
 from functools import partial
 
 from ..core.deadline import NEVER, RETRY
-from ..core.errors import InvalidArgument, SystemRefused
+from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..core.grant import Grant, Held, Holder, Lost
 from ..core.owner import DEAD
 from ..core.value import replace
+from ..runtime import process
 from . import kernel_record
 from .files import READ_ONLY, group_bit, hand_back
 from .ground import is_far
 from .handles import TABLE, Descriptors, table_for
 from .judge import SEEN, TOO_SLOW, Judgement, LivenessJudge, WaitHint
 from .record_handle import look
-from .refusals import asked_again, make_folders, not_lockable, refused
+from .refusals import JUST_RELEASED, asked_again, make_folders, not_lockable, refused
 from .soft import SoftLock
 from .token_file import LENGTH, counter_of, stored_in
 
@@ -63,7 +64,8 @@ if TYPE_CHECKING:
 # readers out. A reader that waits for a writer posts that it asks, and a writer that comes later
 # lets it in first. Rule: this only orders, and whoever excludes looks at nothing of it (L1): so a
 # writer is courteous to those alone who asked before it came, and for COURTESY seconds at most
-# while nobody has claimed. Who died or sleeps for ever holds nobody up.
+# while nobody has claimed. Who died or sleeps for ever holds nobody up. A writer that tries once
+# cannot tell how long it is: it passes over who cannot run, and over what names nobody.
 #
 # L6  What was posted is withdrawn when its owner waits no more.
 
@@ -308,20 +310,26 @@ class SoftReadWrite:
         names = list(filter(is_marker, self.files.listdir(at)))
         while names:  # not `for`: how far it has come is seen by the explorer
             name = names.pop()
-            due = self._lives(at, name)
-            if due:
-                return f"{self.folder}/{name}", due
+            case = self._lives(at, name)
+            if case is not None:
+                return f"{self.folder}/{name}", case.due
         return None
 
-    def _lives(self, at: str, name: str) -> float:
-        """0.0 when whose marker it is is gone: it is removed then (L3: its name is his alone)."""
-        found = look(self.table, f"{at}/{name}", write=False)
+    def _lives(self, at: str, name: str) -> Judgement | None:
+        """None when whose marker it is is gone: it is removed then (L3: its name is his alone)."""
+        try:
+            found = look(self.table, f"{at}/{name}", write=False)
+        except (InvalidArgument, UnsafeGround) as error:
+            path = f"{self.folder}/{name}"  # as people know it
+            raise InvalidArgument(
+                f"{path!r} is not a regular file, so it is no reader's record: remove it", name=path
+            ) from error
         if found is None:
-            return 0.0
+            return None
         try:
             case = self._marker(f"{self.folder}/{name}").judged_of(found)
             if case.state != DEAD:
-                return case.due
+                return case
             SEEN.forget(f"{self.folder}/{name}")
             try:
                 self.files.unlink(f"{at}/{name}")
@@ -329,7 +337,7 @@ class SoftReadWrite:
                 pass
         finally:
             found.close()
-        return 0.0
+        return None
 
     def _marker(self, path: str, lasting: str = "") -> SoftLock:
         """The record of a reader: as the claim is, in all but its path and what it is granted.
@@ -439,17 +447,20 @@ class SoftReadWrite:
         for found in self._inspected(held):
             if found is not None and found.owner is not None:
                 return found
-            vague = vague or found
+            if vague is None or (found is not None and vague.evidence == JUST_RELEASED):
+                vague = found
         return vague
 
     def _inspected(self, held: bool) -> Iterator[Holder | None]:
         yield self.claim.inspect(held=held)
         try:
-            names = list(filter(is_marker, self.files.listdir(self.folder)))
+            names = self.files.listdir(self.folder)
         except OSError:
             return
-        for name in names:
+        for name in filter(is_marker, names):
             yield self._marker(f"{self.folder}/{name}").inspect(held=held)
+        if held and any(is_marker(name, ASKS) for name in names):
+            yield Holder(evidence="nobody holds it now: readers who asked for it before go first")
 
     # --------------------------------------------------------------------------------------------
     # How one side of the lock waits.
@@ -521,11 +532,25 @@ class SoftReadWrite:
             return None  # another writes: they could not go in
         while names:
             name = names.pop()
-            if self._lives(at, name):
-                due = self._free_since(name) + self.courtesy
-                if due > self.runtime.now():
-                    return f"{self.folder}/{name}", due
+            case = self._lives(at, name)
+            if case is None:
+                continue
+            due = self._free_since(name) + self.courtesy
+            if due <= self.runtime.now() or (known is None and not self._may_come(at, name, case)):
+                continue
+            return f"{self.folder}/{name}", due
         return None
+
+    def _may_come(self, at: str, name: str, case: Judgement) -> bool:
+        """Whether who asked can go in, as far as one look tells: it runs, or has begun just now."""
+        if case.marker.owner is not None:
+            asks = process.as_it_runs(case.holder(seek=True))
+            return asks is None or not asks.halted
+        try:
+            age: int = self.files.clock_ns() - self.files.lstat(f"{at}/{name}").st_mtime_ns
+        except FileNotFoundError:
+            return False
+        return abs(age) < self.courtesy * 1e9
 
     def _free_since(self, name: str) -> float:
         now = self.runtime.now()

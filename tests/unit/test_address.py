@@ -86,6 +86,36 @@ def test_no_text_shows_a_password(url, capsys, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "url",
+    [f"redis://h/0?password={SECRET}", f"postgresql://h/d?user=u&password={SECRET}",
+     f"postgresql://h/d?password={SECRET}&aplication_name=x", f"postgresql://h/d?pasword={SECRET}",
+     f"postgresql://h/d?password={SECRET}%", f"postgresql+x://h/d?user=u&password={SECRET}",
+     f"redis://h/0?username=u&password={SECRET}#n"],
+)  # fmt: skip
+def test_no_text_shows_a_password_behind_the_question_mark(url, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pytest.importorskip("psycopg")
+    named = "#" in url
+    calls = [lambda: Lock(url, mode=0o600), lambda: Lock(url, shared=True),
+             lambda: Lock(url, cleanup=True), lambda: AsyncLock(url, kind="soft"),
+             lambda: ReadWriteLock(url), lambda: Semaphore(url, 3)]  # fmt: skip
+    told = []
+    for call in calls if named else [*calls, lambda: Lock(url)]:
+        with pytest.raises(lifehold.LifeholdError) as caught:
+            call()
+        told += [str(caught.value), repr(caught.value)]
+    commands = [] if named else ["who", "check", "wait", "clear", "log", "touch"]
+    for command in commands:
+        assert main([command, url]) != 0
+        told += capsys.readouterr()
+    if not named:
+        assert main(["run", url, "--", "true"]) != 0
+        told += capsys.readouterr()
+    assert SECRET not in "".join(told)
+    assert "***" in "".join(told)
+
+
+@pytest.mark.parametrize(
+    "url",
     ["postgresql://h/db", "postgresql://u@h:5432/db?sslmode=require", "postgresql://[::1]:1/db",
      "postgresql://u:p%40x@[::1]/db", "postgresql://h:1,g:2/db", "postgresql:///db?host=/tmp",
      "postgresql:///db?user=me@corp", "postgresql://h/db#user@host", "sqlite:////var/a@b.db#x@y",

@@ -128,6 +128,31 @@ def test_a_command_line_is_shown_without_its_secrets(arguments):
     assert "hunter2" not in shown
 
 
+QUERIES = {
+    "redis://h/0?password=hunter2": "redis://h/0?password=***",
+    "redis://h/0?username=u&password=hunter2&db=1": "redis://h/0?username=u&password=***&db=1",
+    "postgresql://h/d?user=u&password=hunter2#n": "postgresql://h/d?user=u&password=***#n",
+    "postgresql://h/d?sslmode=require&sslpassword=hunter2%": "postgresql://h/d?sslmode=require"
+    "&sslpassword=***",
+    "postgresql://h/d?pasword=hunter2": "postgresql://h/d?pasword=***",
+    "postgresql://h/d?p%61ssword=hunter2": "postgresql://h/d?p%61ssword=***",
+    "https://h/x?key=hunter2&a=1": "https://h/x?key=***&a=1",
+    "redis://h/0#n?password=hunter2": "redis://h/0#n?password=***",
+    "'redis://h/0?password=a hunter2' is none": "'redis://h/0?password=***' is none",
+    "'redis://h/0?password=a\\'hunter2' is": "'redis://h/0?password=***' is",
+    "redis://h/0?password=a'hunter2 is": "redis://h/0?password=*** is",
+    "a redis://u:hunter2@h/?token=hunter2 b": "a redis://***@h/?token=*** b",
+    "x://h?url=redis://u:hunter2@g?password=hunter2": "x://h?url=redis://***@g?password=***",
+    "a=b x://h?db=1&sslkey=/f z?password=b": "a=b x://h?db=1&sslkey=/f z?password=b",
+}
+
+
+@pytest.mark.parametrize("text", QUERIES)
+def test_the_secrets_in_the_query_of_a_url_are_masked(text):
+    assert masked_urls(text) == QUERIES[text]
+    assert masked_urls(masked_urls(text)) == QUERIES[text]
+
+
 ORDINARY = """
 cp -a x y
 ls -w 80 -a

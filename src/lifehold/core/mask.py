@@ -19,6 +19,7 @@ SHORT_WORDS = frozenset("pass passin passout pw".split())
 # Of these the whole name counts: `--pin=4711`, `Cookie: x`, and not `--pin-cpu 3`.
 EXACT = frozenset("pin psk otp sig sas cookie set-cookie from-literal".split())
 IN_URLS = frozenset({"key"})  # of a query; `sort --key=2` names no secret
+LIKE_PASSWORD = ("pas", "pw", "psw")  # how `pasword` begins too, in the query of a URL
 USERS = ("-u", "--user", "--proxy-user", "-U", "--login")  # curl and others: NAME:SECRET
 USERS_JOINED = ("--user=", "--proxy-user=", "--login=", "-u", "-U")
 # Programs, and their kin by the begin of their name: the options after which a secret comes, and
@@ -286,13 +287,14 @@ def _is_random(front: str, word: str) -> bool:
 
 
 def masked_urls(text: str) -> str:
-    """`text` with the user part of every URL masked.
+    """`text` with the user part of every URL masked, and the secrets in its query.
 
     A user of a database without a password stays: the URL is the one to be used. Elsewhere it may
     be a token.
     """
     start = text.find("://")
     while start != -1:
+        text = _masked_query(text, start)
         scheme = text[max(0, start - LONGEST_SCHEME) : start].lower()
         start = end = start + 3
         while end < len(text) and not text[end].isspace() and text[end] not in "/?#'\"":
@@ -306,6 +308,45 @@ def masked_urls(text: str) -> str:
             end = start + len(MASK)
         start = text.find("://", end)
     return text
+
+
+def _masked_query(text: str, start: int) -> str:
+    """`text` with the values masked that a name announces in the query of the URL at `start`.
+
+    A URL in quotes ends with them, any other at a space.
+    """
+    front = start
+    while front and (text[front - 1].isalnum() or text[front - 1] in "+.-"):
+        front -= 1
+    quote = text[front - 1 : front] if text[front - 1 : front] in ("'", '"') else ""
+
+    def ends(at: int) -> bool:
+        char = text[at]
+        return (char == quote and text[at - 1] != "\\") if quote else char.isspace()
+
+    name, at = 0, start  # where the name of an option begins; 0: before the query
+    while at < len(text) and not ends(at):
+        if text[at] in "?&":
+            name = at + 1
+        elif text[at] == "=" and name and _is_secret_in_url(text[name:at]):
+            end = at + 1
+            while end < len(text) and text[end] not in "&#" and not ends(end):
+                end += 1
+            text = f"{text[: at + 1]}{MASK}{text[end:]}"
+            name, at = 0, at + len(MASK)
+        at += 1
+    return text
+
+
+def _is_secret_in_url(name: str) -> bool:
+    """Whether an option of a URL carries a secret; also one that is misspelled, or encoded."""
+    lowered = name.lower()
+    return (
+        names_a_secret(name)
+        or lowered in IN_URLS
+        or lowered.startswith(LIKE_PASSWORD)
+        or "%" in name
+    )
 
 
 def printable(text: str) -> str:

@@ -270,9 +270,10 @@ def path_of(url: str) -> str:
     """The lock file of a URL with a name, absolute. Raises InvalidArgument."""
     folder, mark, name = url.partition("#")
     if not mark:
+        shown = printable(masked_urls(url))
         raise InvalidArgument(
-            f"{printable(url)!r} names a folder of locks and no lock: put the name behind a #, for "
-            f"example {printable(url)}#nightly"
+            f"{shown!r} names a folder of locks and no lock: put the name behind a #, for "
+            f"example {shown}#nightly"
         )
     return os.path.join(folder_of(folder, url), file_of(name))
 

@@ -18,7 +18,7 @@ from ...core.address import refuse_torn
 from ...core.backend import Unreachable
 from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument, UnsafeGround
-from ...core.mask import masked_urls, printable
+from ...core.mask import MASK, masked_urls, printable
 from ...runtime import clock, fork
 from ...runtime.eventloop import EVENT_LOOP, Signal, running_trio
 from ..settle import settle
@@ -108,9 +108,11 @@ class PostgresUrl:
         try:
             known = conninfo.conninfo_to_dict(url, **(options or {}))
         except client.ProgrammingError as error:
-            why = "" if "@" in url else f": {printable(masked_urls(str(error).strip()))}"
+            shown = printable(masked_urls(url))
+            secret = "@" in url or MASK in shown  # libpq repeats what it cannot read
+            why = "" if secret else f": {printable(masked_urls(str(error).strip()))}"
             raise InvalidArgument(
-                f"{printable(masked_urls(url))!r} is no URL of PostgreSQL{why}; for example "
+                f"{shown!r} is no URL of PostgreSQL{why}; for example "
                 "postgresql://user@host:5432/database?sslmode=require"
             ) from None
         self.known: dict[str, Any] = {**OWN, **known}

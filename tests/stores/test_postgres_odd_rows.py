@@ -48,3 +48,25 @@ def test_an_odd_row_costs_its_own_name_and_an_order_removes_it(pg_url, column, o
     store.break_("b", "its row is none of ours")
     with store.lock("b", wait=0) as lease:
         assert lease.token > 5
+
+
+@pytest.mark.parametrize("odd", [0, -1])
+def test_a_holder_of_no_weight_keeps_others_out(pg_url, odd):
+    store = connect(pg_url)
+    with psycopg.connect(pg_url, autocommit=True) as db:
+
+        def is_spoilt():
+            return db.execute("UPDATE lifehold_holder SET weight = %s", [odd]).rowcount == 1
+
+        with store.lock("a").acquire() as lease:
+            assert is_spoilt()
+            with pytest.raises(CorruptRecord, match="weight is"):
+                store.lock("a", wait=0).acquire()
+            lease.verify()
+        pair = store.read_write("b")
+        with pair.acquire_write() as lease:
+            db.execute("DELETE FROM lifehold_holder WHERE name = 'a'")
+            assert is_spoilt()
+            with pytest.raises(CorruptRecord, match="weight is"):
+                pair.acquire_read(wait=0)
+            lease.verify()

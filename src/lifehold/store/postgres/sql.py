@@ -109,7 +109,8 @@ BEGIN
     LOOP
         CONTINUE WHEN lifehold_3_absent(w);
         EXIT WHEN w.called_at IS NOT NULL;
-        SELECT count(*), coalesce(sum(h.weight), 0), coalesce(max(h.nr), 0) INTO held, used, top
+        SELECT count(*), coalesce(sum(CASE WHEN h.weight < 1 THEN p_capacity ELSE h.weight END), 0),
+            coalesce(max(h.nr), 0) INTO held, used, top
             FROM lifehold_holder h WHERE h.name = p_name AND h.mark IS NOT NULL;
         EXIT WHEN held > 0 AND w.weight > p_capacity - used;
         IF handed OR w.word IS NULL OR (held > 0 AND w.capacity <> p_capacity)
@@ -478,8 +479,9 @@ BEGIN{alone}
     UPDATE lifehold_holder h SET busy = true WHERE h.name = p_name AND h.slot = 0 AND NOT h.busy;
     now := lifehold_now();
     FOR looks IN 1..2 LOOP
-        SELECT count(*), coalesce(sum(h.weight), 0), coalesce(max(h.nr), 0),
-            coalesce(bool_or(h.mark = p_mark), false),
+        -- L1  What no step has written fills the lock: so nobody comes in beside it.
+        SELECT count(*), coalesce(sum(CASE WHEN h.weight < 1 THEN p_capacity ELSE h.weight END), 0),
+            coalesce(max(h.nr), 0), coalesce(bool_or(h.mark = p_mark), false),
             coalesce(bool_or(h.mark <> p_mark AND (h.ends_at + h.delay <= now
                 OR h.mark || ':' || h.renewals = p_gone)), false),
             coalesce(bool_or(h.ends_at > now + h.ttl), false),

@@ -24,12 +24,12 @@ from ...core.backend import (
     Unreachable,
 )
 from ...core.deadline import NEVER
-from ...core.errors import InvalidArgument
+from ...core.errors import CorruptRecord, InvalidArgument
 from ...core.fence import LARGEST
 from ...core.owner import Owner, owner_of
 from ...core.value import as_dict
 from ...runtime import clock, fork
-from ..rules import FAREST, no_state
+from ..rules import FAREST, ONE_OR_MORE, TOKEN, fitting, no_state
 from .scripts import keys, name_of, pattern
 from .wire import THREAD, RedisRefused
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...core.backend import Order, Renewal, Request
-    from ...core.errors import CorruptRecord
     from .connect import RedisUrl
     from .groups import ClusterPool
     from .publish import PublishedWakeups
@@ -177,7 +176,7 @@ class Redis:
             calls: list[Call] = [("acquire", r.name, given)]
             (answer,), (seen,) = await self._run_confirmed(calls, self._link, r.ttl)
             if isinstance(answer, RedisRefused):
-                raise self.plan.refused(answer, keys(r.name)[0])
+                raise self._no_answer(r.name, answer)
             if isinstance(answer, bytes) and (why := self._unconfirmed(seen)) is not None:
                 await self._taken_back(r)
                 raise why
@@ -194,11 +193,18 @@ class Redis:
                     over = _holder(run_out[0], run_out[1], float(now))
                 except ODD:  # L13  it was no holder of ours; the grant is
                     pass
-            return Given(_token(token), int(slot), float(since), float(now), over)
         try:
+            if isinstance(answer, bytes):
+                return Given(_token(token), int(slot), float(since), float(now), over)
             return _refused(answer)
         except ODD as error:
             raise no_state(r.name, error) from error
+
+    def _no_answer(self, name: str, reply: RedisRefused) -> Exception:
+        """What a refusal in place of an answer about this name means."""
+        if _on_odd_data(reply):
+            return no_state(name, UNREAD)
+        return self.plan.refused(reply, keys(name)[0])
 
     async def _taken_back(self, r: Request) -> None:
         """L6  Nothing stays of a grant that does not count. Raises NoReply where it may."""
@@ -288,14 +294,19 @@ class Redis:
         for name, reply in zip(names, replies, strict=True):
             if isinstance(reply, RedisRefused):
                 if _on_odd_data(reply):
-                    damage = no_state(name, reply)
+                    damage = no_state(name, UNREAD)
                     if not among:
                         raise damage from reply
                     found.append(State(name, None, 1, damage=damage.text))
                     continue
-                if among and (reply.code in FOREIGN or "user_script" in str(reply)):
-                    continue
-                raise self.plan.refused(reply, keys(name)[0])
+                why = self.plan.refused(reply, keys(name)[0])
+                if not among:
+                    raise why
+                if reply.code == "WRONGTYPE" and await self._is_ours(name):
+                    found.append(State(name, None, 1, damage=str(why)))
+                elif reply.code not in FOREIGN and "user_script" not in str(reply):
+                    raise why
+                continue
             if not reply[0]:
                 continue
             try:
@@ -306,6 +317,12 @@ class Redis:
                     raise damage from error
                 found.append(State(name, None, 1, damage=damage.text))
         return found
+
+    async def _is_ours(self, name: str) -> bool:
+        """Whether the first key of a name is ours, where another of them is not."""
+        question = ("HEXISTS", keys(name)[0], "lifehold")
+        (reply,) = await self._link.ask([question], self._until, self._waits)
+        return reply == 1
 
     async def command(self, *words: str | bytes | float) -> Reply:
         """One command, about any key. A user whose rights end at ours is refused: Unable."""
@@ -321,9 +338,10 @@ class Redis:
         call: Call = ("order", order.name, (order.verb, least, order.text))
         (before,) = await self._run([call])
         if isinstance(before, RedisRefused):
-            if order.verb == "break" and _on_odd_data(before):
-                return await self._removed(order, no_state(order.name, before))
-            raise self.plan.refused(before, keys(order.name)[0])
+            found = self._no_answer(order.name, before)
+            if order.verb == "break" and isinstance(found, CorruptRecord):
+                return await self._removed(order, found)
+            raise found
         try:
             return _state(order.name, before) if before[0] else None
         except ODD as error:  # the order was carried out all the same
@@ -335,7 +353,7 @@ class Redis:
         lease, holders, line, dies, waiters, *_ = keys(order.name)
         await self.command("DEL", holders, line, dies, waiters)
         token = await self.command("HGET", lease, "token")
-        if token is not None and not token.isdigit():
+        if token is not None and not _is_token(token):
             await self.command("HDEL", lease, "token")
         await self._call("order", order.name, "bump", "0", "")
         return State(order.name, None, 1, damage=damage.text)
@@ -386,7 +404,9 @@ ODD_DATA = (  # what a script, or HINCRBY in it, cannot do with what it has read
     "attempt to compare",
     "attempt to concatenate",
     "hash value is not an integer",
+    "would overflow",
 )
+UNREAD = ValueError("a step of the server cannot read it")
 ODD = (ValueError, TypeError, ArithmeticError, LookupError)  # no step has written what was read
 
 
@@ -417,7 +437,14 @@ def _is(reply: Reply, code: str) -> bool:
 
 
 def _token(text: bytes) -> int | None:
-    return None if text in (b"", b"-") else int(text)
+    """A token. Raises ValueError for what is none that a step has given."""
+    found: int | None = fitting("token", None if text in (b"", b"-") else int(text), TOKEN)
+    return found
+
+
+def _is_token(text: bytes) -> bool:
+    """Whether a step can go on from it."""
+    return text.isdigit() and len(text) <= len(str(LARGEST)) and int(text) <= LARGEST
 
 
 def _holder(nonce: bytes, text: bytes, now: float) -> StoreHolder:
@@ -427,7 +454,7 @@ def _holder(nonce: bytes, text: bytes, now: float) -> StoreHolder:
     return StoreHolder(
         who,
         _token(token),
-        int(weight),
+        fitting("weight", int(weight), ONE_OR_MORE),
         int(slot),
         _finite(ttl),
         left,
@@ -458,7 +485,8 @@ def _state(name: str, reply: Sequence[Reply]) -> State:
 
 
 def _without_kept(state: State) -> State:
-    return State(state.name, state.token, state.capacity, state.holders, state.waiters)
+    s = state
+    return State(s.name, s.token, s.capacity, s.holders, s.waiters, damage=s.damage)
 
 
 # ------------------------------------------------------------------------------------------------

@@ -107,8 +107,8 @@ end
 
 local function used(all)
   local sum = 0
-  for _, h in ipairs(all) do
-    sum = sum + h.weight
+  for _, h in ipairs(all) do  -- L1  what no step has written, nan too, fills the lock
+    sum = sum + (h.weight >= 1 and h.weight or math.max(capacity, 1))
   end
   return sum
 end

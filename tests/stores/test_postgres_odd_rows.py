@@ -7,6 +7,7 @@ import pytest
 
 from ground import needs
 from lifehold import CorruptRecord, LifeholdError, connect
+from lifehold.store.postgres.backend import PAGE
 
 pytestmark = needs("postgres")
 GOOD = {
@@ -70,3 +71,47 @@ def test_a_holder_of_no_weight_keeps_others_out(pg_url, odd):
             with pytest.raises(CorruptRecord, match="weight is"):
                 pair.acquire_read(wait=0)
             lease.verify()
+
+
+def test_a_last_token_beyond_the_range_is_told_and_removed(pg_url):
+    store = connect(pg_url)
+    store.lock("a").acquire().release()
+    with psycopg.connect(pg_url, autocommit=True) as db:
+        db.execute("UPDATE lifehold_lease SET token = 9223372036854775807")
+    assert "token is" in store.states()[0].damage
+    for ask in (lambda: store.lock("a", wait=0).acquire(), lambda: store.bump("a")):
+        with pytest.raises(CorruptRecord, match="removes it"):
+            ask()
+    store.break_("a", "its token is none of ours")
+    assert not store.states()[0].damage
+    with store.lock("a", wait=0) as lease:
+        assert 0 < lease.token < 2**62
+
+
+ENCODINGS = {
+    "LATIN1": ["jobs", "jobs/a", "jobsÿ", "jobsÿÿa", "jobsü", "jobt"],
+    "SQL_ASCII": ["jobs", "jobs/a", "jobs日", "jobt"],
+    "EUC_JP": ["jobs", "jobs/a", "jobs日", "jobt"],
+    "UTF8": ["jobs", "jobs/a", "jobs日", "jobs\U0001f512", "jobt"],
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_names_are_listed_in_whatever_encoding_the_database_has(pg_server, encoding):
+    base = f"in_{encoding.lower()}"
+    how = f"ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    pg_server.execute(f"CREATE DATABASE {base} {how}", "postgres")
+    store = connect(pg_server.at(base))
+    for name in ENCODINGS[encoding]:
+        store.lock(name).acquire().release()
+    assert sorted(store.list()) == sorted(ENCODINGS[encoding])
+    begin = [name for name in ENCODINGS[encoding] if name.startswith("jobs")]
+    assert sorted(store.list("jobs")) == sorted(begin)
+    assert sorted(state.name for state in store.states("jobs")) == sorted(begin)
+    with psycopg.connect(pg_server.at(base)) as db:
+        db.execute("SET enable_seqscan = off; SET enable_bitmapscan = off")
+        page = PAGE.replace("{what}", "l.name").replace("{at}", "")
+        for number, given in enumerate(("'jobs'", "''", "10"), 1):
+            page = page.replace(f"${number}", given)
+        plan = "".join(str(row[0]) for row in db.execute(f"EXPLAIN {page}"))
+        assert "(name <" in plan.partition("Index Cond:")[2]

@@ -32,7 +32,7 @@ from ..rules import (
 )
 from .connect import PostgresUrl, call, too_new
 from .messages import migrate_command, place
-from .sql import VERSION
+from .sql import LAST, VERSION
 from .wire import ConnectionPool
 
 TYPE_CHECKING = False
@@ -50,7 +50,8 @@ LIMIT = 10.0  # seconds for one answer
 PAGES = 4  # the version since which a page is one call
 MANY = 1000  # names to a request, at most
 PAGE = """SELECT {what} FROM {at}lifehold_lease l, (SELECT {at}lifehold_now() AS now) t
-    WHERE l.name > $2 AND l.name >= $1 AND l.name < $1 || chr(1114111) ORDER BY l.name LIMIT $3"""
+    WHERE l.name > $2 AND l.name >= $1 AND l.name < $1 || {last} ORDER BY l.name LIMIT $3
+""".replace("{last}", LAST)
 WHOLE = "{at}lifehold_1_state(l, t.now)"
 BARE = "json_build_array(l.name, l.token, l.capacity, NULL, NULL)"
 NAMED = """SELECT {at}lifehold_1_state(l, t.now),
@@ -110,9 +111,9 @@ class Postgres:
         over = self._plan.late.sent(r.nonce)  # L6  it may come behind its own release
         try:
             row = await self._call("1_acquire", *given)
-        except Unreachable:
+        except Unreachable as error:
             over()
-            raise
+            raise _beyond(r.name, error) from error.__cause__
         over()
         is_in, token, slot, acquired_at, now, over, holders, ahead, look_in, capacity = row
         if is_in:
@@ -187,7 +188,7 @@ class Postgres:
             ((now,),) = await self.read("SELECT {at}lifehold_now()", ())
             upto, gone = await self._call("4_prune", after, now - idle, most)
         except Unreachable as error:
-            if "42501" not in str(getattr(error.__cause__, "sqlstate", "")):
+            if _sqlstate(error) != "42501":
                 raise
             raise Unreachable(
                 f"{place(self._plan.known)}: only the owner of the tables forgets names, since "
@@ -198,9 +199,11 @@ class Postgres:
     async def order(self, order: Order) -> State | None:
         if not -LARGEST <= order.least <= LARGEST:
             raise InvalidArgument(f"a token is at most {LARGEST}, not {order.least}")
-        (before,) = await self._call(
-            "1_order", order.verb, order.name, order.reason, order.by, order.least, order.text
-        )
+        given = (order.verb, order.name, order.reason, order.by, order.least, order.text)
+        try:
+            (before,) = await self._call("1_order", *given)
+        except Unreachable as error:
+            raise _beyond(order.name, error) from error.__cause__
         return _state(before) if before else None
 
     async def ground(self) -> tuple[str, ...]:
@@ -238,6 +241,17 @@ class Postgres:
             )
             known = self._owner = owner, text
         return known[1]
+
+
+def _sqlstate(error: Unreachable) -> str:
+    return str(getattr(error.__cause__, "sqlstate", ""))
+
+
+def _beyond(name: str, error: Unreachable) -> Exception:
+    """What a refusal of a step means: there is no token behind one that no step has given (L13)."""
+    if _sqlstate(error) != "22003":
+        return error
+    return no_state(name, ValueError("its last token is beyond the range"))
 
 
 def _wakeup(wakeup: str, handoff_id: str) -> str:

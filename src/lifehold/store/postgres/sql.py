@@ -314,6 +314,13 @@ INSERT INTO lifehold_schema AS there (version, least) VALUES (4, 1)
     ON CONFLICT (one) DO UPDATE SET version = greatest(there.version, 4);
 """
 
+# Behind every name by its bytes, in whatever encoding the database has. Not by `starts_with`: this
+# ends the walk through the index.
+LAST = """repeat(convert_from(CASE
+        WHEN getdatabaseencoding() = 'UTF8' THEN decode('f48fbfbf', 'hex')
+        WHEN left(getdatabaseencoding()::text, 3) = 'EUC' THEN decode('fefe', 'hex')
+        ELSE decode('ff', 'hex') END, getdatabaseencoding()), 200)"""
+
 SMALL = """
 CREATE OR REPLACE FUNCTION lifehold_now() RETURNS double precision LANGUAGE sql VOLATILE AS $$
     SELECT extract(epoch FROM pg_catalog.clock_timestamp())::double precision
@@ -346,7 +353,7 @@ CREATE OR REPLACE FUNCTION lifehold_4_page(p_prefix text, p_after text, p_most i
 RETURNS SETOF json LANGUAGE sql VOLATILE AS $$
     WITH t AS MATERIALIZED (SELECT lifehold_now() AS now), n AS MATERIALIZED (
         SELECT l.* FROM lifehold_lease l WHERE l.name > p_after AND l.name >= p_prefix
-            AND l.name < p_prefix || chr(1114111) ORDER BY l.name LIMIT p_most)
+            AND l.name < p_prefix || {last} ORDER BY l.name LIMIT p_most)
     SELECT json_build_array(n.name, n.token, n.capacity,
         (SELECT json_agg(json_build_array(h.mark, h.token, h.weight, h.slot, h.ttl,
                 h.ends_at + h.delay - t.now, h.acquired_at, h.renewals,
@@ -359,7 +366,7 @@ RETURNS SETOF json LANGUAGE sql VOLATILE AS $$
             AND (w.called_at IS NULL OR w.called_at + 1.0 > t.now)))
         FROM n, t ORDER BY n.name
 $$;
-"""
+""".replace("{last}", LAST)
 
 # At the end of a migration: each function finds what it names in its own schema, whoever calls it.
 PINNED = """
@@ -701,6 +708,9 @@ BEGIN{alone}
     END IF;
     IF p_verb = 'break' THEN
         DELETE FROM lifehold_holder h WHERE h.name = p_name;
+        IF lease.token > 9223372036854775806 THEN  -- L13  no step has given it
+            lease.token := NULL;
+        END IF;
     END IF;
     raised := greatest(lifehold_1_token(lease.token, at), p_least);
     UPDATE lifehold_lease l SET token = raised WHERE l.name = p_name;

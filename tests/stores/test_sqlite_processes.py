@@ -340,3 +340,62 @@ def test_who_is_woken_by_a_death_comes_in_with_its_next_request(tmp_path):
     assert given.token > token
     assert finish(backend.release("a", nonce))
     backend.close()
+
+
+@pytest.mark.parametrize("removed", [["-shm"], ["-wal", "-shm"]])
+def test_who_is_parted_from_the_others_is_refused_and_loses_its_lease(tmp_path, removed):
+    """L1  Whoever comes next makes both anew: nothing of the first is seen there, for good."""
+    url, path = url_of(tmp_path), tmp_path / "x.db"
+    store = connect(url)
+    with Child(wait_for, url, "a") as child:
+        child.at("asks")  # a fork closes the file, so it comes before that is opened
+        lease = store.lock("a", ttl=TTL).acquire()
+        short = store.lock("c", ttl=1).acquire()
+        for end in removed:
+            os.unlink(f"{path}{end}")
+        for ask in (
+            lease.verify,
+            lambda: store.lock("d", wait=0).acquire(),
+            lambda: store.read_write("d").acquire_read(wait=0),
+            lambda: store.inspect("a"),
+            lambda: store.prune(60),
+        ):
+            with pytest.raises(lifehold.StoreUnavailable, match="removed while it was open"):
+                ask()
+        assert short.lost.wait(60)
+        if "-wal" in removed:
+            child.go()
+            child.at("held")
+        store.close()  # all that this process has open there: it begins anew among the others
+        if "-wal" in removed:
+            assert store.inspect("a").owner.pid == child.pid
+            with pytest.raises(lifehold.LeaseLost):
+                lease.verify()
+        else:
+            lease.verify()
+        for each in (lease, short):
+            with contextlib.suppress(lifehold.LeaseLost):
+                each.release()
+        child.kill()
+
+
+def test_who_comes_and_goes_parts_nobody(tmp_path):
+    """The last one to close the file removes its -shm, and the next one makes another."""
+    url = url_of(tmp_path)
+    store = connect(url)
+    for _ in range(3):
+        with store.lock("a", ttl=TTL, wait=0) as lease, Child(hold, url, "b") as child:
+            child.at("held")
+            child.go()
+            child.at("still")
+            child.go()
+            assert child.end().well
+            lease.verify()
+            assert store.inspect("a")
+        store.close()
+        assert not os.path.exists(tmp_path / "x.db-shm")
+        with Child(hold, url, "b") as child:
+            child.at("held")
+            with store.lock("a", wait=0):
+                store.list()
+            child.kill()

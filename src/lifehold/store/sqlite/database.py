@@ -9,7 +9,9 @@ L9  A fork finds no connection: it is closed before, and opened again at the nex
     Where C code forks without a word to Python the child refuses. So does one that a signal handler
     forks in the middle of a step: what it wrote would replace what its parent has written.
 L1  A database that was removed or replaced under its name is noticed by its inode in the next step,
-    which then happens in the file that all others open too.
+    which then happens in the file that all others open too. One whose `-shm` was removed is used no
+    more, since who comes next makes another and sees none of our locks. It is not opened anew
+    while this process has it open: SQLite would take the old memory for the new log.
 
 `look` makes no file, folder or table, and writes nothing: no `-wal` or `-shm` either, which SQLite
 makes even for who opens a database to read it. Whoever takes a lock makes all of that.
@@ -67,6 +69,7 @@ class Database:
         self._db: Connection | None = None
         self._new: Connection | None = None  # one that is being opened
         self._file: tuple[int, int] | None = None
+        self._memory: tuple[int, int] | None = None  # None: not seen at its name, as in odd builds
         self._generation = fork.generation
         self._torn: list[Any] = []  # a parent's connection, kept so that nobody closes it
         _all.append(self)
@@ -136,6 +139,7 @@ class Database:
                 if not leads_to(self.path, self._file):
                     self.close()
                     continue
+                self._refuse_parted()
                 answer = work(db)
             except sqlite3.Error as error:
                 self._undo(db)
@@ -170,7 +174,7 @@ class Database:
             db = self._db
             if db is None or self._generation != fork.here():
                 return 0
-            if not leads_to(self.path, self._file):
+            if not leads_to(self.path, self._file) or self._is_parted():
                 return 0
             try:
                 return db.execute(statement, values).rowcount
@@ -258,8 +262,20 @@ class Database:
         db.text_factory = _text
         return db
 
+    def _is_parted(self) -> bool:
+        """Whether others may have begun anew beside us: the `-shm` is not the one that is open."""
+        open_now = self._db is not None and self._memory is not None
+        return open_now and not leads_to(f"{self.path}-shm", self._memory)
+
+    def _refuse_parted(self) -> None:
+        """L1  Raises Unreachable."""
+        for each in _all:
+            if each.path == self.path and each._is_parted() and leads_to(each.path, each._file):
+                raise Unreachable(f"{self.path!r}: {PARTED}")
+
     def _open(self, until: float, makes: bool) -> None:
         self.kind = refuse_far(self.path)
+        self._refuse_parted()
         for _ in range(8):
             if not makes:
                 refuse_nothing(self.path)
@@ -277,6 +293,7 @@ class Database:
                     self._refuse_without(db, until)
                 self._prepare(db, until)
                 if identity(self.path) == before:
+                    self._memory = memory_of(self.path)
                     self._db, self._file = db, before
                     return
             except sqlite3.Error as error:
@@ -336,6 +353,7 @@ class Database:
         self._refuse_torn()
         if self._db is not None and leads_to(self.path, self._file):
             return self._step(work, until, "BEGIN", durable=False, makes=False)
+        self._refuse_parted()
         self.kind = refuse_far(self.path)
         soon = min(until, clock.now() + UNREADY)
         while True:
@@ -441,6 +459,10 @@ TICK = 20_000_000  # nanoseconds: more than lie between two times that a file sy
 UNREADY = 1.0  # seconds for which others may be in the middle of making a log, or removing it
 LOG, NO_LOG, LOST_LOG = "a log", "no log", "a log without shared memory"
 READS = {LOG: "mode=ro", NO_LOG: "mode=ro&immutable=1"}
+PARTED = (
+    "its shared memory (-shm) was removed while it was open, so others may have begun anew beside "
+    "it: end this process, or close all that it has open there"
+)
 LOST = (
     "has a log beside it (-wal) and no shared memory (-shm), which is not made to look: whoever "
     "takes a lock there makes it"
@@ -622,6 +644,15 @@ def is_unchanged(path: str, before: tuple[int, ...], log: str) -> bool:
     if log == LOG:
         return now[:2] == before[:2] and log_of(path) == log
     return now == before
+
+
+def memory_of(path: str) -> tuple[int, int] | None:
+    """The shared memory of the database at a path, None where it is not seen."""
+    try:
+        found = os.lstat(f"{path}-shm")
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def leads_to(path: str, file: tuple[int, int] | None) -> bool:

@@ -255,6 +255,27 @@ def test_the_database_of_a_program_is_shared_with_it(tmp_path):
     db.close()
 
 
+@pytest.mark.parametrize("encoding", ["UTF-16le", "UTF-16be"])
+def test_the_database_of_a_program_in_another_encoding_is_refused(encoding, tmp_path):
+    path = tmp_path / "app.db"
+    with contextlib.closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA encoding = '{encoding}'")
+        db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, what TEXT)")
+        db.commit()
+        store, before = connect(url_of(path)), path.read_bytes()
+        assert store.list() == []  # no lock was ever taken there
+        with pytest.raises(UnsafeGround, match=encoding):
+            store.lock("orders", wait=0).acquire()
+        assert path.read_bytes() == before
+        for statement in (*schema.TABLES, schema.FIRST.replace("?", "1")):  # of an older lifehold
+            db.execute(statement)
+        db.execute("INSERT INTO lifehold_names VALUES ('x', 1, 1)")
+        db.commit()
+    for ask in (store.list, store.states, lambda: store.prune(60), lambda: store.inspect("x")):
+        with pytest.raises(UnsafeGround, match=encoding):
+            ask()
+
+
 def fill(filler):
     """Leave no room on the disk."""
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):

@@ -298,7 +298,7 @@ class Site(Bound):
         after = ""
         while some := self.ask(self.page_of(prefix, after, bare)):
             yield some
-            if not is_paged(self.backend):
+            if not is_paged(self.backend) or some[-1].name == after:  # L13  else for ever
                 return
             after = some[-1].name
 
@@ -322,7 +322,7 @@ class Site(Bound):
         while True:
             upto, some = self.ask(self.prune_of(after, idle))
             gone += some
-            if upto is None:
+            if upto is None or upto == after:
                 return int(gone)
             after = upto
 

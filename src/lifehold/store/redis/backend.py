@@ -322,7 +322,7 @@ class Redis:
         """Whether the first key of a name is ours, where another of them is not."""
         question = ("HEXISTS", keys(name)[0], "lifehold")
         (reply,) = await self._link.ask([question], self._until, self._waits)
-        return reply == 1
+        return bool(reply == 1)
 
     async def command(self, *words: str | bytes | float) -> Reply:
         """One command, about any key. A user whose rights end at ours is refused: Unable."""

@@ -316,8 +316,18 @@ class Database:
             raise CorruptRecord(f"{self.path!r}: the one row of lifehold_meta is missing")
         refuse_newer(self.path, *row)
 
+    def _refuse_encoding(self, db: Connection, until: float) -> None:
+        """Raises UnsafeGround where names stand in another order than by their UTF-8."""
+        (encoding,) = self._patiently(db, "PRAGMA encoding", until).fetchone()
+        if encoding != "UTF-8":
+            raise UnsafeGround(
+                f"{self.path!r} keeps its texts in {encoding} (PRAGMA encoding), and lifehold its "
+                "names in UTF-8: give the locks a database of their own"
+            )
+
     def _prepare(self, db: Connection, until: float) -> None:
         """WAL, the tables, and whether they are for us."""
+        self._refuse_encoding(db, until)
         (mode,) = self._patiently(db, "PRAGMA journal_mode", until).fetchone()
         if mode != "wal":
             (mode,) = self._patiently(db, "PRAGMA journal_mode = WAL", until).fetchone()
@@ -384,6 +394,7 @@ class Database:
                 db.execute("PRAGMA trusted_schema = OFF")
                 db.execute("BEGIN")
                 self._refuse_without(db, until)
+                self._refuse_encoding(db, until)
                 self._refuse_strange(db, until)
             except sqlite3.Error as error:
                 raise refused(error, self.path, self.busy, looks=True) from error

@@ -243,6 +243,21 @@ def test_a_file_that_was_replaced_is_noticed_and_the_holder_told(tmp_path):
         lease.release()
 
 
+def test_a_folder_that_was_removed_is_not_made_again_by_who_leaves(tmp_path):
+    path = tmp_path / "gone" / "x.db"
+    store = connect(url_of(path))
+    leases = [store.lock(name, ttl=60).acquire() for name in "ab"]
+    shutil.rmtree(path.parent)
+    with pytest.raises(LeaseLost):
+        leases[0].verify()  # by a renewal
+    for lease in leases:
+        with pytest.raises(LeaseLost):
+            lease.release()
+    assert not path.parent.exists()
+    with store.lock("a", wait=0):
+        assert path.exists()
+
+
 def test_the_database_of_a_program_is_shared_with_it(tmp_path):
     path = tmp_path / "app.db"
     with sqlite3.connect(path) as db:

@@ -301,7 +301,10 @@ class Sqlite:
                 calls.append((name, each.lock.calls))
             return tuple(kept)
 
-        kept = self._write(work)
+        try:
+            kept = self._write(work, makes=False)
+        except NothingThere:  # with all that was held in it
+            kept = (False,) * len(many)
         now = self._now()
         for name, wakeups in calls:
             self._ring(name, wakeups)
@@ -320,7 +323,11 @@ class Sqlite:
                 self._give_up(nonce)
             return was_in, filed.lock.calls
 
-        was_in, calls = self._write(work)
+        try:
+            was_in, calls = self._write(work, makes=False)
+        except NothingThere:
+            self._give_up(nonce)
+            return False
         self._ring(name, calls)
         return was_in
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lifehold import InvalidArgument, SelfDeadlock, connect
+from lifehold import InvalidArgument, Lock, SelfDeadlock, connect
+from lifehold.core.errors import UnknownArgument
 
 BAD = [
     ({"ttl": 0}, "ttl must be more than 0"),
@@ -79,3 +80,47 @@ def test_a_lock_and_a_slot_of_like_names_are_two_things(tmp_path):
         assert [first.slot, second.slot] == [0, 1]
         with pytest.raises(SelfDeadlock):
             store.semaphore("gpu", 2).acquire()
+
+
+URLS = ["memory://", "sqlite:///x.db", "postgresql://h/d", "redis://h/0", "redis+cluster://h/0",
+        "redis+sentinel://h/jobs", "redis+quorum://a,b,c/0"]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_an_option_that_a_store_does_not_take_is_told_with_those_that_it_takes(url):
+    pytest.importorskip("psycopg")
+    pytest.importorskip("redis")
+    with pytest.raises(UnknownArgument, match=r"takes no foo=1: its arguments are .*label"):
+        connect(url, foo=1)
+    with pytest.raises(UnknownArgument, match=r"takes no password=\.\.\."):
+        connect(url, password="s3cret")
+
+
+def test_an_option_of_a_quorum_that_there_is_not_is_told():
+    pytest.importorskip("redis")
+    urls = ["redis://a", "redis://b", "redis://c"]
+    with pytest.raises(UnknownArgument, match=r"timout=1: did you mean timeout=1\?"):
+        connect(quorum=urls, timout=1)
+
+
+TORN = ["redis://[::1:6379/0", "redis+cluster://[::1:6379/0", "postgresql://u:s3cret%ff@h/d",
+        "postgresql://h%ff/d", "postgresql://\ud800/0", "sqlite:////tmp/\ud800/0",
+        "redis://[::1:6379/0?password=s3cret"]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", TORN, ids=ascii)
+def test_a_url_that_cannot_be_read_is_refused_without_its_password(url):
+    pytest.importorskip("psycopg")
+    pytest.importorskip("redis")
+    for ask in (lambda: connect(url), lambda: Lock(f"{url}#n")):
+        with pytest.raises(InvalidArgument, match="URL") as told:
+            ask()
+        assert "s3cret" not in f"{told.value}{told.value.__cause__}"
+        str(told.value).encode()
+
+
+@pytest.mark.parametrize("option", [{"create": 0}, {"create": "no"}, {"owner": 5}], ids=str)
+def test_what_makes_tables_is_said_without_doubt(option):
+    pytest.importorskip("psycopg")
+    with pytest.raises(InvalidArgument, match=f"{next(iter(option))} must be"):
+        connect("postgresql://h/d", **option)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from ..core.address import refuse_torn
 from ..core.deadline import terms
-from ..core.errors import InvalidArgument
-from ..core.mask import masked_urls, printable
+from ..core.errors import InvalidArgument, LifeholdError
+from ..core.mask import MASK, masked_urls, printable
 from ..runtime import fork
 from .engine import StoreLock
 from .memory import named
-from .site import Opener, Site, checked, decoded
+from .site import OF_ALL, Opener, Site, checked, decoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ else:
     metadata = fork.later("importlib.metadata", globals())
 
 DEFAULT_TTL = 30.0  # seconds
-OF_ALL = ("label", "ttl")  # what each store is given besides its own options
 LONGEST_TTL = 86400.0 * 365
 _sites: dict[tuple[str, tuple[tuple[str, object], ...]], Site] = {}
 
@@ -50,7 +49,17 @@ def memory(url: str, **options: object) -> Site:
 def site(url: str, known: dict[str, str], **options: object) -> Site:
     """The one Site of this URL and these options in this process. Raises InvalidArgument."""
     refuse_torn(url)
-    url = opener(url, known).settled(url)
+    try:
+        return _site(opener(url, known).settled(url), known, options)
+    except LifeholdError:
+        raise
+    except ValueError as error:  # of who takes a URL apart
+        shown = printable(masked_urls(url))
+        why = "" if "@" in url or MASK in shown else f": {printable(str(error))}"
+        raise InvalidArgument(f"{shown!r} cannot be read as a URL{why}") from None
+
+
+def _site(url: str, known: dict[str, str], options: dict[str, object]) -> Site:
     key = (url, tuple(sorted(options.items(), key=lambda item: item[0])))
     try:
         found = _sites.get(key)

@@ -39,10 +39,12 @@ from .waiter import Waiter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import inspect
     from collections.abc import Callable, Coroutine, Iterator
     from typing import Any, Protocol
     from urllib import parse
 
+    from ..core import nearest
     from ..core.backend import Backend, Given, Request, State, StoreHolder, Traits, Wakeups
     from ..core.deadline import Terms
     from ..core.owner import LifeVerdict, Owner
@@ -69,8 +71,11 @@ if TYPE_CHECKING:
             ...
 
 else:
+    inspect = fork.later("inspect", globals())
+    nearest = fork.later("lifehold.core.nearest", globals())
     parse = fork.later("urllib.parse", globals())
 
+OF_ALL = ("label", "ttl")  # what each store is given besides its own options
 UNDO = Backoff(0.2, 5.0)  # seconds between two tries to give back what a lost answer has left
 PAGE = 1000  # names to a question
 AT_EXIT = 2.0  # seconds in which the leases of a program that ends are given back, at most
@@ -443,7 +448,16 @@ class Opener:
         self._open, self.settled, self.upkeep = open, settled, upkeep
 
     def __call__(self, url: str, **options: object) -> Site:
-        return self._open(url, **options)
+        try:
+            return self._open(url, **options)
+        except TypeError:
+            parameters = inspect.signature(self._open).parameters.values()
+            known = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+            strange = {key: item for key, item in options.items() if key not in known}
+            if not strange or any(each.kind is each.VAR_KEYWORD for each in parameters):
+                raise
+        scheme = url.partition("://")[0]
+        raise nearest.strange(f"{printable(scheme)}://", strange, (*known, *OF_ALL))
 
 
 def within(backend: Backend, until: float) -> Backend:

@@ -85,6 +85,10 @@ def opened(
         raise InvalidArgument(f"timeout must be seconds from 0.05 to 3600, not {timeout!r}")
     if type(connections) is not int or not 1 <= connections <= 1000:
         raise InvalidArgument(f"connections must be from 1 to 1000, not {connections!r}")
+    if create is not None and type(create) is not bool:
+        raise InvalidArgument(f"create must be True, False or None, not {create!r}")
+    if not isinstance(owner, str):
+        raise InvalidArgument(f"owner must be a str, not {type(owner).__name__} {owner!r}")
     if pool is not None:
         return _over(pool, float(timeout), create, owner)
     plan = PostgresUrl(url, float(timeout), create, owner=owner)

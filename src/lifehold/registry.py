@@ -126,7 +126,7 @@ def open_file(file: object, runtime: Runtime, *, exclusive: bool) -> Mechanism:
     return made
 
 
-def breaker(mechanism: Mechanism) -> Callable[[str], Holder | None]:
+def breaker(mechanism: Mechanism) -> Callable[..., Holder | None]:
     """`break_` of a mechanism. Raises InvalidArgument where it has none."""
     if not is_breakable(mechanism):
         raise InvalidArgument(

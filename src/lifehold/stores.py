@@ -730,18 +730,20 @@ class LeaseStore(LeaseStoreFace, NamedLocks):
         return grounded(self._site, self._site.ask(self._site.ground))
 
 
-def broken(site: Site, name: str, reason: str) -> Holder | None:
-    """End whoever holds a name, by a lease or by a session."""
+def broken(site: Site, name: str, reason: str, whom: Holder | None = None) -> Holder | None:
+    """End whoever holds a name, by a lease or by a session. `whom`: that one alone."""
     try:
         state = site.state(name)
     except CorruptRecord:  # which the order removes
+        if whom is not None:
+            raise
         return site.break_(name, reason)
     if (state is None or not state.holders) and any(each.holders for each in seen_of(site, name)):
         session = opening.mechanism(
             site, "session", name, BLOCKING, opening.lease_terms(None, None, None)
         )
-        return breaker(session)(reason)
-    return site.break_(name, reason)
+        return breaker(session)(reason, whom)
+    return site.break_(name, reason, whom)
 
 
 def seen_of(site: Site, name: str) -> tuple[Any, ...]:

@@ -84,6 +84,21 @@ def test_three_servers_give_one_lease_at_a_time(servers, base):
         assert later.token > lease.token
 
 
+def test_an_order_for_one_grant_ends_no_other(servers, base):
+    ours = quorum.long_ago(servers[:3], base)
+    with acquired(ours):
+        whom = ours.inspect("a")
+    with acquired(ours) as lease:
+        assert ours._site.break_("a", "a word of long ago", whom) is None
+        lease.verify()
+    lease = acquired(ours)
+    whom = ours.inspect("a")
+    assert ours._site.break_("a", "its word", whom).nonce == whom.nonce
+    with pytest.raises(LeaseLost):
+        lease.release()
+    acquired(ours).release()
+
+
 def test_two_of_five_may_be_killed(servers, base):
     ours = quorum.long_ago(servers, base)
     theirs = client(servers, base)

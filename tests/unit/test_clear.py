@@ -12,7 +12,7 @@ import pytest
 
 import unit_formats as formats
 from ground import needs, require
-from lifehold import Lock
+from lifehold import LeaseLost, Lock
 from lifehold.cli import clear as cli
 from lifehold.core.owner import INITIAL_PID_NAMESPACE, Owner
 from lifehold.ops import clear as ops
@@ -205,7 +205,7 @@ def test_a_dead_lock_of_ours_is_cleared_by_its_own_takeover(kind, tmp_path, log)
     with Lock(path, kind=kind, wait=0) as lease:
         assert lease.token is None or lease.token > 1
         assert clear(str(path)).action == KEPT
-        lease.check()
+        lease.release()
 
 
 def test_nothing_is_removed_without_a_line_in_the_log(tmp_path, gone, all_seen, monkeypatch):
@@ -388,3 +388,39 @@ def test_a_lock_is_removed_by_a_look_of_its_own(tmp_path, gone, all_seen, monkey
     assert clear(str(path), dry_run=True, found=True, files=files).action == WOULD_FREE
     assert clear(str(path), found=True, files=files).action == KEPT
     assert path.read_text() == f"{gone}\n"
+
+
+OURS = ["soft", "link", "generation", "folder", "directory"]
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_who_comes_while_the_holder_of_the_word_goes_is_not_broken(
+    kind, tmp_path, monkeypatch, log
+):
+    path = tmp_path / "a.lock"
+    first = Lock(path, kind=kind).acquire()
+    word = clear(str(path)).word
+    note, second = ops._note, []
+
+    def others_meet(*noted):
+        note(*noted)
+        if not second:
+            first.release()
+            second.append(Lock(path, kind=kind).acquire(wait=0))
+
+    monkeypatch.setattr(ops, "_note", others_meet)
+    done = clear(str(path), force=word)
+    second[0].check()
+    assert (done.action, "let go meanwhile" in done.why) == (KEPT, True)
+    assert [each["event"] for each in lines(log)] == ["clear", "kept"]
+    second[0].release()
+
+
+@pytest.mark.parametrize("kind", OURS)
+def test_the_word_ends_the_grant_that_it_names(kind, tmp_path):
+    path = tmp_path / "a.lock"
+    lease = Lock(path, kind=kind).acquire()
+    assert clear(str(path), force=clear(str(path)).word).action in (REMOVED, FREED)
+    with pytest.raises(LeaseLost):
+        lease.release()
+    Lock(path, kind=kind).acquire(wait=0).release()

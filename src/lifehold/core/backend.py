@@ -184,6 +184,7 @@ class Order:
     `verb`: "break" ends its holders, and its next token is above theirs; "bump" raises its token
     to `least` at the least; both are noted with who and why. "keep" leaves `text` with the name,
     if the token `least` is of one who holds it now, in the same step; "forget" removes that text.
+    `nonce`: "break" only while this grant is in; else nothing is done.
     """
 
     verb: str
@@ -192,6 +193,11 @@ class Order:
     by: str
     least: int = 0
     text: str = ""
+    nonce: str = ""
+
+    def spares(self, before: State) -> bool:
+        """Whether it is the end of a grant that is in no more, so that nothing is done."""
+        return bool(self.nonce) and all(each.nonce != self.nonce for each in before.holders)
 
 
 def keeps(before: State, token: int) -> bool:
@@ -287,7 +293,10 @@ if TYPE_CHECKING:
             ...
 
         async def order(self, order: Order, /) -> State | None:
-            """Do it, and answer how it was before; None when the name is unknown."""
+            """Do it, and answer how it was before; None when the name is unknown.
+
+            Where the grant that is meant is in no more, either.
+            """
             ...
 
         async def ground(self) -> tuple[str, ...]:

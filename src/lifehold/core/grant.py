@@ -42,6 +42,14 @@ class Holder:
     halted: str = ""
 
 
+def is_grant_of(found: Holder, whom: Holder | None) -> bool:
+    """Whether what was found is the grant that `whom` had; None: any. One may have no nonce."""
+    if whom is None:
+        return True
+    pids = [each.owner and each.owner.pid for each in (found, whom)]
+    return found.nonce == whom.nonce and pids[0] == pids[1]
+
+
 @value
 class Grant:
     """The lock is ours.

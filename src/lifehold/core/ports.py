@@ -85,8 +85,11 @@ if TYPE_CHECKING:
     class Breakable(Mechanism, Protocol):
         """Buys: an operator may take it from a holder that lives."""
 
-        def break_(self, reason: str) -> Holder | None:
-            """End whoever holds it, noted with the reason; who that was."""
+        def break_(self, reason: str, whom: Holder | None = None) -> Holder | None:
+            """End whoever holds it, noted with the reason; who that was.
+
+            `whom`: the grant that is meant: where it holds it no more, nothing is done: None.
+            """
             ...
 
     class Queued(Mechanism, Protocol):

@@ -8,6 +8,7 @@ import stat
 
 from ..core import events
 from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround, pass_up
+from ..core.grant import is_grant_of
 from ..core.mask import printable
 from ..core.value import as_dict
 from ..runtime import clock, fork
@@ -69,8 +70,8 @@ def sweep(table: Descriptors, path: str) -> None:
             continue  # another's, who may sweep it himself
 
 
-def by_order(lock: Any, reason: str, attempt: Callable[[str], Holder | bool]) -> Holder | None:
-    """Break a lock, whoever holds it. Who it was, None when the lock was free.
+def by_order(lock: Any, reason: str, attempt: Callable[[], Holder | bool]) -> Holder | None:
+    """Break a lock, whoever holds it. Who it was, None when nobody was to be broken.
 
     Noted before it is done, in the append-only file beside the lock. The holder finds out by
     `check()`, and the next holder's token is greater. `attempt`: the holder that was broken; True
@@ -80,7 +81,7 @@ def by_order(lock: Any, reason: str, attempt: Callable[[str], Holder | bool]) ->
     try:
         lock.ready()
         for _ in range(TRIES):
-            done = attempt(reason)
+            done = attempt()
             if done is True:
                 return None
             if done is not False:
@@ -102,7 +103,7 @@ def not_to_be_kept_away(path: str) -> SystemRefused:
     )
 
 
-def remove(lock: Any, reason: str) -> Holder | bool:
+def remove(lock: Any, reason: str, whom: Holder | None) -> Holder | bool:
     """One try to remove a record that is a file of its own, under its guard (record_handle.py)."""
     found = look(lock.table, lock.path)
     if found is None:
@@ -113,6 +114,8 @@ def remove(lock: Any, reason: str) -> Holder | bool:
             raise UnsafeGround(case.mixed, name=lock.path)
         if not found.guard() or not found.is_at(lock.path):
             return False
+        if not is_grant_of(case.holder(), whom):
+            return True
         note(lock, case.holder(), reason, 0o600 if lock.mode is None else lock.mode)
         lock.files.unlink(lock.path)
         return case.holder()

@@ -27,19 +27,17 @@ import errno
 import os
 from functools import partial
 
-from ..core import events
 from ..core.errors import UnsafeGround, pass_up
-from ..core.grant import Grant, Held
+from ..core.grant import Grant, Held, is_grant_of
 from ..core.owner import DEAD, UNKNOWN
 from ..core.value import replace
-from ..runtime import clock
 from . import clean_up, record_folders
 from .files import READ_ONLY, READ_WRITE
 from .judge import BEING_MOVED, Judgement, LivenessJudge
 from .record import CURRENT, LIVE, UNREADABLE, ParsedRecord
 from .record_handle import BorrowedRecord
 from .record_lock import RecordLock
-from .refusals import asked_again, refuse_read_only, refused
+from .refusals import asked_again, refuse_read_only
 from .token_file import draw
 
 TYPE_CHECKING = False
@@ -226,26 +224,21 @@ class DirectoryLock(RecordLock):
             pass_up(error)
             return  # there is none, or somebody is in it
 
-    def break_(self, reason: str) -> Holder | None:
-        """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
-        clean_up.refuse_no_reason(reason)
-        try:
-            self.ready()
-            for _ in range(clean_up.TRIES):
-                seen = record_folders.look(self.files, self.path)
-                if seen is None or (not seen[0] and seen[1]):
-                    return None
-                holder = self._evict(seen[0], reason)
-                if holder is not None:
-                    events.tell(events.Broken(self.path, holder, reason))
-                    return holder
-                clock.pause(clean_up.PAUSE)
-        except OSError as error:
-            raise refused(self.path, error) from error
-        raise clean_up.not_to_be_kept_away(self.path)
+    def break_(self, reason: str, whom: Holder | None = None) -> Holder | None:
+        """Take the lock from whoever holds it, by order. Who it was; None when it was free.
 
-    def _evict(self, names: list[str], reason: str) -> Holder | None:
-        """None: it has changed, or somebody moves it at this moment."""
+        `whom`: the one that is meant; None when it is another's by now.
+        """
+        return clean_up.by_order(self, reason, lambda: self._broken(reason, whom))
+
+    def _broken(self, reason: str, whom: Holder | None) -> Holder | bool:
+        """True: nobody is to be broken. False: it has changed, or somebody moves it just now."""
+        seen = record_folders.look(self.files, self.path)
+        if seen is None or (not seen[0] and seen[1]):
+            return True
+        return self._evict(seen[0], reason, whom)
+
+    def _evict(self, names: list[str], reason: str, whom: Holder | None) -> Holder | bool:
         name = next(filter(record_folders.is_entry, names), None)
         if name is None:
             raise UnsafeGround(
@@ -255,16 +248,18 @@ class DirectoryLock(RecordLock):
             )
         entry = self._opened(name)
         if entry is None:
-            return None
+            return False
         try:
             found = self.judged(f"{self.path}/{name}", BorrowedRecord(self.files, entry.fd))
             holder = found.holder()
+            if not is_grant_of(holder, whom):
+                return True
             before = partial(clean_up.note, self, holder, reason, self.mode)
             removed = self._take_over(entry, found.marker, alone=len(names) == 1, before=before)
         finally:
             entry.close()
         if not removed:
-            return None
+            return False
         self._remove_empty()
         return holder
 

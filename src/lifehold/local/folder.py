@@ -27,7 +27,7 @@ from ..core import events
 from ..core.deadline import NEVER, RETRY
 from ..core.errors import InvalidArgument, SystemRefused, UnsafeGround
 from ..core.fence import next_token
-from ..core.grant import Grant, Held
+from ..core.grant import Grant, Held, is_grant_of
 from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, LifeVerdict, Owner
 from ..core.value import replace, value
 from ..runtime import fork, process
@@ -472,10 +472,11 @@ class FolderLock(RecordLock):
         lock = self.evidence.lock(self.path, marker, self.place)
         return Judgement(verdict.state, evidence, marker, bid.name, lock)
 
-    def break_(self, reason: str) -> Holder | None:
+    def break_(self, reason: str, whom: Holder | None = None) -> Holder | None:
         """Take the lock from whoever holds it, by order. Who it was; None when it was free.
 
-        A process of lockfolder is not told: it does not look for its bid.
+        A process of lockfolder is not told: it does not look for its bid. `whom`: the one that is
+        meant; None when it is another's by now.
         """
         clean_up.refuse_no_reason(reason)
         try:
@@ -485,6 +486,8 @@ class FolderLock(RecordLock):
                 return None
             name, found = first
             holder = found.holder()
+            if not is_grant_of(holder, whom):
+                return None
             clean_up.note(self, holder, reason, self.mode)
             remove(self.files, self.path, name)
         except OSError as error:

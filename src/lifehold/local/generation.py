@@ -24,7 +24,7 @@ import os
 from stat import S_ISDIR
 
 from ..core.errors import pass_up
-from ..core.grant import Held, Lost
+from ..core.grant import Held, Lost, is_grant_of
 from ..core.owner import DEAD
 from . import clean_up, record_folders
 from .files import READ_ONLY
@@ -229,14 +229,15 @@ class GenerationLock(RecordLock):
             raise two_numbers(self.path, self.kind)
         return found is True
 
-    def break_(self, reason: str) -> Holder | None:
+    def break_(self, reason: str, whom: Holder | None = None) -> Holder | None:
         """Take the lock from whoever holds it, by order. Who it was; None when it was free.
 
-        Who is broken finds the next number, which is released at once.
+        Who is broken finds the next number, which is released at once. `whom`: the one that is
+        meant; None when it is another's by now.
         """
-        return clean_up.by_order(self, reason, self._broken)
+        return clean_up.by_order(self, reason, lambda: self._broken(reason, whom))
 
-    def _broken(self, reason: str) -> Holder | bool:
+    def _broken(self, reason: str, whom: Holder | None) -> Holder | bool:
         numbers, _ = listed(self.files, self.path) or ([], [])
         fd = self._open(numbers[-1]) if numbers else None
         if fd is None:
@@ -248,6 +249,8 @@ class GenerationLock(RecordLock):
                 return True
             if case.state == DEAD and not self._is_first(numbers[-1], case.marker):
                 return False
+            if not is_grant_of(case.holder(), whom):
+                return True
             clean_up.note(self, case.holder(), reason, self.mode)
             marker = case.marker
             ours = self._publish(numbers[-1], marker.token, marker.nonce, self._key_of(fd))

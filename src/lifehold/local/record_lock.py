@@ -426,9 +426,12 @@ class RecordLock:
     async def release(self, grant: Grant) -> Lost | None:
         return self.drop(grant)
 
-    def break_(self, reason: str) -> Holder | None:
-        """Take the lock from whoever holds it, by order. Who it was; None when it was free."""
-        return clean_up.by_order(self, reason, lambda why: clean_up.remove(self, why))
+    def break_(self, reason: str, whom: Holder | None = None) -> Holder | None:
+        """Take the lock from whoever holds it, by order. Who it was; None when it was free.
+
+        `whom`: the one that is meant; None when it is another's by now.
+        """
+        return clean_up.by_order(self, reason, lambda: clean_up.remove(self, reason, whom))
 
     def judged_of(self, found: RecordFile) -> Judgement:
         """Who is there, as clean_up.py asks."""

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .. import lock as lock_module
+    from ..core.grant import Holder
     from ..core.owner import Owner
     from . import stored
     from .answer import LockAnswer
@@ -224,7 +225,7 @@ def _removed(
     _note(path, answer, note, history.CLEAR)
     try:
         if kinds.is_record(answer.kind):
-            order, kind = why if forced else "", answer.kind
+            order, kind = (why, answer.holder) if forced else None, answer.kind
             _load(kind)
             if record.is_unpublished(os.path.basename(path)):
                 rights.act(case.actor, lambda: _discard(path, case.found))
@@ -286,16 +287,22 @@ def _load(kind: str) -> None:
     process.here()
 
 
-def _take_and_release(path: str, kind: str, order: str, found: os.stat_result) -> None:
-    """By the lock's own takeover, or by order. What it makes has the rights of what was there."""
+def _take_and_release(
+    path: str, kind: str, order: tuple[str, Holder | None] | None, found: os.stat_result
+) -> None:
+    """By the lock's own takeover, or by order: why, and whom it is for.
+
+    What it makes has the rights of what was there. Raises ChangedMeanwhile.
+    """
     standing_now = identify.standing(HOST, path)
     ttl = standing_now.marker.ttl if standing_now is not None else None
     terms: dict[str, Any] = {} if ttl is None else {"ttl": ttl}
     if stat.S_IMODE(found.st_mode) & 0o066 == 0o066:
         terms["shared"] = True
     made = lock_module.Lock(path, kind=kind, **terms)
-    if order:
-        made.break_(order)
+    if order is not None:
+        if registry.breaker(made._mechanism)(*order) is None:
+            raise ChangedMeanwhile("whom the word names has let go meanwhile")
         return
     with made.acquire(wait=0):
         return

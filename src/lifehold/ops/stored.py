@@ -240,10 +240,12 @@ def clear(url: str, *, force: str = "", dry_run: bool = False) -> ClearOutcome:
     if dry_run:
         return ClearOutcome(found.path, WOULD, why, found)
     site, key = parted(url)
-    broken(site, key, "lifehold clear --force")
+    if broken(site, key, "lifehold clear --force", found.holder) is None:
+        return ClearOutcome(found.path, KEPT, GONE, found)
     return ClearOutcome(found.path, REMOVED, why, found)
 
 
+GONE = "whom the word names has let go meanwhile, and nobody else was touched"
 DAMAGED = "damaged"  # the word for what no grant can be told of
 
 

@@ -608,9 +608,12 @@ class StoreLock:
             return False
         return sum(holder.weight for holder in state.holders) + self.weight > state.capacity
 
-    def break_(self, reason: str) -> Holder | None:
-        """Take the lock from its holders, who are told at their next renewal; who that was."""
-        return self.site.break_(self.name, reason)
+    def break_(self, reason: str, whom: Holder | None = None) -> Holder | None:
+        """Take the lock from its holders, who are told at their next renewal; who that was.
+
+        `whom`: the grant that is meant; None when it is in no more.
+        """
+        return self.site.break_(self.name, reason, whom)
 
 
 # ------------------------------------------------------------------------------------------------

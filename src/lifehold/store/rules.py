@@ -224,6 +224,8 @@ class LockState:
 
     def order(self, order: Order) -> State:
         before = self.state()
+        if order.spares(before):
+            return before
         if order.verb == "keep":
             self.kept = (order.least, order.text) if keeps(before, order.least) else self.kept
             return before

@@ -368,10 +368,16 @@ class Site(Bound):
         found = self.backend.judge(holder) if is_judging(self.backend) else None
         return as_holder(holder, self.address(name), found)
 
-    def break_(self, name: str, reason: str) -> Holder | None:
-        """End whoever holds a name, by order; who that was."""
-        before: State | None = self.order("break", name, reason)
-        if before is None or not (before.holders or before.damage):
+    def break_(self, name: str, reason: str, whom: Holder | None = None) -> Holder | None:
+        """End whoever holds a name, by order; who that was.
+
+        `whom`: the grant that is meant; None when it is in no more.
+        """
+        nonce = "" if whom is None or whom.nonce is None else whom.nonce
+        nonce = nonce.removesuffix(_end_of_nonce(whom.token) if whom is not None else "")
+        order = Order("break", name, reason, by_whom(), nonce=nonce)
+        before: State | None = self.given(order)
+        if before is None or order.spares(before) or not (before.holders or before.damage):
             return None
         if before.damage:
             holder = Holder(evidence=before.damage, lock=self.address(name))
@@ -384,13 +390,16 @@ class Site(Bound):
         self, verb: str, name: str, reason: str, least: int = 0, text: str = ""
     ) -> State | None:
         """Have an operator's order carried out, noted with who and why."""
-        order = Order(verb, name, reason, by_whom(), least, text)
+        return self.given(Order(verb, name, reason, by_whom(), least, text))
+
+    def given(self, order: Order) -> State | None:
+        """The same, of an order that is made already."""
         try:
             found: State | None = self.ask(lambda backend: backend.order(order))
         except StoreUnavailable as error:
             if not isinstance(error.__cause__, NoReply):
                 raise
-            raise self.perhaps_done(verb, name, error.__cause__) from error.__cause__
+            raise self.perhaps_done(order.verb, order.name, error.__cause__) from error.__cause__
         return found
 
     def perhaps_done(self, verb: str, name: str, error: NoReply) -> StoreUnavailable:
@@ -521,12 +530,17 @@ class ClockDrift:
 STEP = 1.0  # seconds that a clock may be set back before that is told
 
 
+def _end_of_nonce(token: int | None) -> str:
+    """What makes the nonce of a grant, for people, of the one that the store knows."""
+    return f"-{'-' if token is None else token}"
+
+
 def as_holder(holder: StoreHolder, lock: str, found: LifeVerdict | None = None) -> Holder:
     """A holder, of whom the lease alone says that it lives: another host's process is not seen.
 
     `found`: what was found out about its process, where it can be.
     """
-    nonce = f"{holder.nonce}-{'-' if holder.token is None else holder.token}"
+    nonce = holder.nonce + _end_of_nonce(holder.token)
     alive, evidence = "unknown", f"its lease of {holder.ttl:g} s is not over for certain"
     if holder.ends_in is not None:
         times = "once" if holder.renewals == 1 else f"{holder.renewals} times"

@@ -30,7 +30,7 @@ from ..rules import (
     fitting,
     no_state,
 )
-from .connect import PostgresUrl, call, too_new
+from .connect import PostgresUrl, call, ending, too_new
 from .messages import migrate_command, place
 from .sql import LAST, VERSION
 from .wire import ConnectionPool
@@ -201,7 +201,13 @@ class Postgres:
             raise InvalidArgument(f"a token is at most {LARGEST}, not {order.least}")
         given = (order.verb, order.name, order.reason, order.by, order.least, order.text)
         try:
-            (before,) = await self._call("1_order", *given)
+            if order.nonce:
+                text = ending(self._plan)
+                asked = (*given, order.nonce)
+                found = await self._link.ask(lambda: (text, False), asked, self._until)
+                before: Any = found[0][0] if found else None
+            else:
+                (before,) = await self._call("1_order", *given)
         except Unreachable as error:
             raise _beyond(order.name, error) from error.__cause__
         return _state(before) if before else None

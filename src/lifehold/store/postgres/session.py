@@ -35,7 +35,7 @@ from ...core.acquire import Ask
 from ...core.backend import NoReply, Unreachable
 from ...core.deadline import Backoff
 from ...core.errors import StoreUnavailable, SystemRefused
-from ...core.grant import Grant, Held, Holder, Lost, Unknown
+from ...core.grant import Grant, Held, Holder, Lost, Unknown, is_grant_of
 from ...core.value import replace
 from ...runtime import clock, fork, heartbeat
 from ...runtime.blocking import BLOCKING, finish
@@ -450,15 +450,15 @@ class SessionLock:
         """Whether anybody holds it."""
         return bool(self.look().holders)
 
-    def break_(self, reason: str) -> Holder | None:
+    def break_(self, reason: str, whom: Holder | None = None) -> Holder | None:
         """End the session that holds it, whose holder is told at once; who that was.
 
-        None where that has let go meanwhile: a session that came since is not touched. Raises
+        None where that, or `whom`, has let go meanwhile: who came since is not touched. Raises
         SystemRefused where our role may not: it takes the same role, or pg_signal_backend. Raises
         StoreUnavailable.
         """
         found = self.look()
-        if not found.holders or not self._end(found):
+        if not any(is_grant_of(each, whom) for each in found.holders) or not self._end(found):
             return None
         until = clock.now() + self.sessions.limit
         try:

@@ -335,11 +335,11 @@ class Redis:
         if not -LARGEST <= order.least <= LARGEST:
             raise InvalidArgument(f"a token is at most {LARGEST}, not {order.least}")
         least = str(max(order.least, 0))
-        call: Call = ("order", order.name, (order.verb, least, order.text))
+        call: Call = ("order", order.name, (order.verb, least, order.text, order.nonce))
         (before,) = await self._run([call])
         if isinstance(before, RedisRefused):
             found = self._no_answer(order.name, before)
-            if order.verb == "break" and isinstance(found, CorruptRecord):
+            if order.verb == "break" and not order.nonce and isinstance(found, CorruptRecord):
                 return await self._removed(order, found)
             raise found
         try:
@@ -355,7 +355,7 @@ class Redis:
         token = await self.command("HGET", lease, "token")
         if token is not None and not _is_token(token):
             await self.command("HDEL", lease, "token")
-        await self._call("order", order.name, "bump", "0", "")
+        await self._call("order", order.name, "bump", "0", "", "")
         return State(order.name, None, 1, damage=damage.text)
 
     async def prune(self, after: str, idle: float, most: int) -> tuple[str | None, int]:

@@ -425,10 +425,12 @@ class Sqlite:
                 filed, ceiling = self._load(db, order.name, whole=True)
                 filed.lock.kept = kept_text(db, order.name)
             except CorruptRecord as error:
-                if order.verb != "break":
+                if order.verb != "break" or order.nonce:
                     raise
                 return self._removed(db, order, error), []
             before = filed.lock.order(order)
+            if order.spares(before):
+                return None, []
             if order.verb in ("keep", "forget"):
                 if order.verb == "forget":
                     db.execute(sql.FORGET_TEXT, (order.name,))

@@ -341,6 +341,36 @@ def test_sigterm_leaves_neither_lock_nor_child(tmp_path, script):
     assert os.listdir(tmp_path) == []
 
 
+def test_sigterm_ends_a_command_that_has_a_session_of_its_own(tmp_path):
+    """Its lock would be removed beside it."""
+    command = ["setsid", "sh", "-c", "echo $$; exec sleep 60"]
+    process = subprocess.Popen(
+        [*OURS, "-P", "lock", *command], cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    (pid,) = process.stdout.readline().split()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == -signal.SIGTERM
+    assert not alive(pid)
+    process.communicate()
+    assert os.listdir(tmp_path) == []
+
+
+@needs("root", "unshare")
+def test_as_process_1_of_a_container_it_ends_as_by_sigterm(tmp_path):
+    """The kernel ends no process 1 by a signal that it does not handle."""
+    command = ["unshare", "--kill-child", "-pf", "--mount-proc", *OURS, "-P", "lock"]
+    process = subprocess.Popen(
+        [*command, "sh", "-c", "echo; exec sleep 60"], cwd=tmp_path, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    process.stdout.readline()
+    os.kill(_child_of(process.pid), signal.SIGTERM)
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 128 + signal.SIGTERM
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("name", ["INT", "QUIT", "HUP"])
 def test_other_signals_to_it_alone_change_nothing(tmp_path, name):
     process, _ = running(tmp_path, "echo; read x; exit 7", "-P")

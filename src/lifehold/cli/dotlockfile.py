@@ -239,8 +239,8 @@ def _warn(text: str) -> None:
 # TERM. CMD inherits the open lock file, a witness of ours: when we are killed, ours know that CMD
 # lives, and when it has ended. The original knows neither, and goes by the age or by our process
 # number. How it could fail: CMD stopped together with us for 300 s, or longer without -p: others
-# may take the lock, and we say so when we go on. Who has left our session (setsid) is not ended by
-# TERM.
+# may take the lock, and we say so when we go on. What CMD leaves behind in another session (setsid)
+# is not ended by TERM.
 
 
 TOUCH = 30.0  # seconds
@@ -369,7 +369,7 @@ def _stop_all(child: int) -> None:
 
 
 def _ours(child: int) -> list[int]:
-    """Our children that share our session."""
+    """CMD, and our children that share our session."""
     if not os.path.isdir("/proc/self"):
         return [child]
     me, session, found = os.getpid(), os.getsid(0), []
@@ -380,7 +380,7 @@ def _ours(child: int) -> list[int]:
                     _, parent, _, of = file.read().rpartition(b")")[2].split()[:4]
             except OSError:
                 continue
-            if int(parent) == me and int(of) == session:
+            if int(parent) == me and (int(of) == session or int(name) == child):
                 found.append(int(name))
     return found
 
@@ -397,3 +397,4 @@ def _end_by_term() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(SIGNAL + signal.SIGTERM)  # the kernel ends no process 1 of a PID namespace so

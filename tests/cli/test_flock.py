@@ -234,3 +234,44 @@ def test_a_lock_that_comes_with_the_alarm_is_no_failure(tmp_path, monkeypatch):
         signal.signal(signal.SIGPIPE, before[1])
         os.close(fd)
     assert calls == [fcntl.LOCK_EX | fcntl.LOCK_NB, fcntl.LOCK_EX, fcntl.LOCK_EX | fcntl.LOCK_NB]
+
+
+def test_an_alarm_that_is_lost_on_the_way_to_the_system_call_is_followed_by_another(
+    folder, monkeypatch
+):
+    from lifehold.cli import flock as ours
+
+    real = fcntl.flock
+
+    def lost(fd, operation):
+        if not operation & fcntl.LOCK_NB:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+            signal.sigwait({signal.SIGALRM})
+            assert signal.getitimer(signal.ITIMER_REAL)[1] > 0, "it waits for ever"
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+        real(fd, operation)
+
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGPIPE)
+    monkeypatch.setattr(ours.fcntl, "flock", lost)
+    try:
+        with pytest.raises(SystemExit) as ended, (folder / "held").open() as file:
+            ours.flock(["-w", "0.001", "-E", "9", str(file.fileno())])
+    finally:
+        signal.signal(signal.SIGINT, before[0])
+        signal.signal(signal.SIGPIPE, before[1])
+    assert ended.value.code == 9
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+@pytest.mark.parametrize("tool", ["ours", pytest.param("real", marks=needs("flock"))])
+def test_ctrl_c_does_not_end_it_where_its_caller_ignores_it(tmp_path, tool):
+    """As a job in the background of a script does, which gets Ctrl-C all the same."""
+    command = shlex.join([*(OURS if tool == "ours" else ["flock"]), "lock"])
+    process = subprocess.Popen(
+        ["sh", "-c", f"trap '' INT; exec {command} sh -c 'echo; read x; exit 7'"], cwd=tmp_path,
+        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate("\n", timeout=60)
+    assert process.returncode == 7

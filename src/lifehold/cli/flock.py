@@ -42,6 +42,7 @@ else:
     render = fork.later("lifehold.cli.render", globals())
 
 AGES, TOO_LONG = 1e9, 2.0**63  # seconds of a timer; what the system takes no more
+AGAIN = 0.05  # seconds: an alarm that comes just before the system call is lost, so it is repeated
 
 
 class WaitOver(Exception):
@@ -50,7 +51,8 @@ class WaitOver(Exception):
 
 def flock(words: list[str]) -> int:
     """The exit code of `lifehold flock WORDS`."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as any other program: ended by it
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # as any other program: ended by it
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     try:
         given, rest = parsed(words)
@@ -78,7 +80,7 @@ class Flock:
         self, given: dict[str, Any], rest: list[str], patience: float | None, code: int
     ) -> None:
         self.given, self.patience, self.code = given, patience, code
-        self.verbose = "verbose" in given
+        self.verbose, self.armed = "verbose" in given, False
         if not rest:
             known = WrongValue("requires file descriptor, file or directory")
             raise known if given else Usage("not enough arguments")
@@ -152,22 +154,30 @@ class Flock:
         signal.signal(signal.SIGALRM, signal.SIG_IGN)  # forgets one that is pending
         unblocked = set() if self.patience is None else {signal.SIGALRM}
         mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, unblocked)  # CMD finds it as it was
-        signal.signal(signal.SIGALRM, _too_late)
+        signal.signal(signal.SIGALRM, self._too_late)
         told = FlockNotice(f"/proc/self/fd/{fd}" if self.path is None else self.path)
         if self.verbose or os.isatty(2):
             told.later()
         try:
+            self.armed = True  # of an alarm of our caller's too
             if self.patience is not None:
-                signal.setitimer(signal.ITIMER_REAL, min(self.patience, AGES))
+                signal.setitimer(signal.ITIMER_REAL, min(self.patience, AGES), AGAIN)
             fcntl.flock(fd, operation)
-            signal.setitimer(signal.ITIMER_REAL, 0)
+            self.armed = False
         except WaitOver:
             self._at_last(fd, operation)
         except OSError as error:
             self._refused(fd, error)
         finally:
+            self.armed = False
+            signal.setitimer(signal.ITIMER_REAL, 0)
             told.stop()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def _too_late(self, _number: int, _frame: object) -> None:
+        if self.armed:
+            self.armed = False
+            raise WaitOver
 
     def _at_last(self, fd: int, operation: int) -> None:
         """The alarm may come when the lock is ours already: of our caller's open file it stays."""
@@ -255,10 +265,6 @@ def _number(text: str) -> int:
     if not -(1 << 31) <= found < 1 << 31:
         raise WrongValue(f"bad file descriptor: '{text}': {os.strerror(errno.ERANGE)}")
     return found
-
-
-def _too_late(_number: int, _frame: object) -> None:
-    raise WaitOver
 
 
 def _cannot(name: str, error: OSError) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import urllib.request
 
 import pytest
@@ -72,6 +75,19 @@ def test_the_daemon_tells_serves_reloads_and_ends(lifehold, config, port, system
     assert daemon.returncode == 0
     assert "the old configuration stays in force" in said
     assert "no key 'evry'" in said
+
+
+def test_who_does_not_read_what_it_is_told_holds_nobody_up(tmp_path):
+    """The watch would be deaf to SIGTERM, too."""
+    words = "from lifehold.cli.watch import notify; notify('WATCHDOG=1')"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
+        deaf.bind(str(tmp_path / "told"))
+        deaf.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                deaf.sendto(b"WATCHDOG=1", deaf.getsockname())
+        environment = os.environ | {"NOTIFY_SOCKET": deaf.getsockname()}
+        subprocess.run([sys.executable, "-c", words], env=environment, check=True, timeout=20)
 
 
 def test_a_killed_daemon_leaves_room_for_the_next(lifehold, config, systemd):

@@ -254,6 +254,7 @@ def notify(text: str) -> None:
     address = "\0" + where[1:] if where[0] == "@" else where
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as out:
         try:
+            out.setblocking(False)
             out.sendto(text.encode(), address)
         except OSError:
-            return  # it has gone
+            return  # it has gone, or does not read

@@ -113,6 +113,15 @@ def test_keep_of_zero_runs_again_and_keep_counts_from_the_end(lifehold):
     assert lifehold("once", "--keep", "1h", "job", "--", "echo", "three").stdout == "two\n"
 
 
+def test_a_check_has_the_signals_that_a_command_has(lifehold, tmp_path):
+    """Python ignores two of them; a CHECK that does so never ends behind `| head`."""
+    check = "grep SigIgn /proc/self/status > ignored; false"
+    assert lifehold("once", "--keep", "0", "--unless", check, "job", "--", "true").returncode == 0
+    ignored = int((tmp_path / "ignored").read_text().split()[1], 16)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        assert not ignored & 1 << number - 1
+
+
 def test_a_check_that_succeeds_makes_cmd_unneeded(lifehold, tmp_path):
     words = ("once", "--unless", "echo noise; test -e there", "job", "--")
     assert lifehold(*words, "sh", "-c", "echo made; touch there").stdout == "made\n"

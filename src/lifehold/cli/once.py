@@ -31,6 +31,7 @@ from .options_once import ONCE, name_and_command, refuse_name
 from .options_run import RUN
 from .render import forget_stdout, say
 from .run import LOST, RAN, LockedCommand, RunReport
+from .signals import RESTORED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -189,6 +190,7 @@ class Once:
                 ["sh", "-c", check],
                 os.environ,
                 file_actions=[(os.POSIX_SPAWN_DUP2, null, 1)],
+                setsigdef=RESTORED,
             )
         finally:
             os.close(null)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -167,3 +168,28 @@ def test_a_first_waiter_that_is_stopped_is_named_as_nobody_passes_it(lifehold, t
     os.kill(first.pid, signal.SIGCONT)
     assert first.communicate(timeout=60)[0] == "in\n"
     assert lifehold("wait", "-w", "0.1", path).returncode == 0
+
+
+def test_a_nested_run_is_an_error_where_each_slot_is_held_by_a_run_around_it(lifehold):
+    """Only their own end could free one; where another is free, it is taken."""
+
+    def nested(slots, times):
+        run = [sys.executable, "-m", "lifehold", "run", "--slots", slots, "gpu", "--"]
+        return lifehold(*run[3:], *(run * (times - 1)), "sh", "-c", "echo $LIFEHOLD_SLOT")
+
+    for slots, times in (("a", 2), ("a,b", 3)):
+        done = nested(slots, times)
+        assert (done.returncode, done.stdout) == (75, "")
+        assert "the `lifehold run` around this command holds it" in done.stderr
+    assert nested("a,b", 2).stdout in ("a\n", "b\n")
+
+
+def test_a_run_waits_for_a_slot_that_another_holds(lifehold):
+    """Though one is held by the run around it, and an old list names the other."""
+    (run, _), (other, _) = start(lifehold), start(lifehold)
+    held = ":".join(f"nonce-1@{lifehold.folder}/gpu#{number}.lock" for number in "01")
+    refused = lifehold("run", "-n", *SLOTS, "gpu", "--", "true", env={"LIFEHOLD_HELD": held})
+    assert refused.returncode == 75
+    assert "around this command" not in refused.stderr
+    end(run)
+    end(other)

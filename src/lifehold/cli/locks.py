@@ -57,6 +57,10 @@ class CommandLock(NoticedLock, Lock):
         )
         self.called(typed, address)
 
+    def parts(self) -> list[Any]:
+        """The mechanisms of which one that is free lets it in."""
+        return [self._mechanism]
+
 
 def locks_of(names: list[str], given: dict[str, Any]) -> list[CommandLock]:
     """A lock for each name, in the order typed; none twice."""
@@ -140,12 +144,12 @@ def _told_of_all(error: NotAcquired, locks: list[CommandLock], ours: list[Comman
 def acquire(lock: CommandLock, wait: float | None) -> Lease:
     """The lease. Raises NotAcquired, at once when only the end of ourselves could free the lock."""
     missing = target.first_missing(lock.typed, lock.path)
-    outer = ancestor_of(lock.path)
-    if outer is not None:
+    outer = ancestors_of(lock)
+    if outer:
         try:
             return lock.acquire(wait=0)
         except WouldBlock:
-            if still_held(outer, lock):
+            if all(still_held(each, part) for each, part in outer):
                 raise nested(lock) from None
     asked_at = clock.now()
     try:
@@ -159,6 +163,20 @@ def acquire(lock: CommandLock, wait: float | None) -> Lease:
         after = explain.span(clock.now() - asked_at)
         say(f"'{mask.printable(lease.name)}' is ours after {after}")
     return lease
+
+
+def ancestors_of(lock: CommandLock) -> list[tuple[around.Around, Any]]:
+    """Who around us holds all of a lock, and what each holds; none where a part is another's."""
+    own = ancestor_of(lock.path)
+    if own is not None:
+        return [(own, lock._mechanism)]
+    found = []
+    for part in lock.parts() if os.environ.get(around.VARIABLE) else ():
+        outer = ancestor_of(part.path)
+        if outer is None:
+            return []
+        found.append((outer, part))
+    return found
 
 
 def ancestor_of(path: str) -> around.Around | None:
@@ -177,13 +195,13 @@ def _same_file(one: str, other: str) -> bool:
         return False
 
 
-def still_held(outer: around.Around, lock: CommandLock) -> bool:
-    """Whether what holds the lock is the grant named in LIFEHOLD_HELD.
+def still_held(outer: around.Around, part: Any) -> bool:
+    """Whether what holds a part of the lock is the grant named in LIFEHOLD_HELD.
 
     Nothing in the file tells a grant without a record from another: then the environment is
     believed. A wrong belief is an error at once; the other, a hang.
     """
-    holder = lock.holder()
+    holder = part.inspect()
     return holder is not None and holder.nonce in (None, outer.nonce)
 
 

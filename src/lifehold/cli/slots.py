@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..shapes import Semaphore
+from ..shapes import Semaphore, slotted
 from .options_run import typed_slots
 from .target import NoticedLock
 
@@ -32,6 +32,10 @@ class CommandSemaphore(NoticedLock, Semaphore):
 
     def _words(self) -> list[str]:
         return [typed_slots(self.words)]
+
+    def parts(self) -> list[Any]:
+        """The mechanisms of its slots."""
+        return [*slotted(self._mechanism).slots]
 
     def environment(self, lease: Any, variable: str | None) -> dict[str, str]:
         """What CMD is told of its slot."""

@@ -6,10 +6,13 @@ import json
 import os
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
-from lifehold import Lock
+from lifehold import Lock, Timeout, WouldBlock
+from lifehold.cli import locks as ours
+from lifehold.cli.options_run import RUN
 from lifehold.core.around import parse
 from lifehold.ops import history
 
@@ -156,3 +159,16 @@ def test_the_command_does_not_begin_without_one_that_was_lost_while_another_was_
     assert (run.returncode, out) == (74, "")
     assert err.startswith(f"lifehold: '{first}' is lost: ")
     assert [Lock(path, kind="soft").locked() for path in (first, second)] == [False, False]
+
+
+@pytest.mark.parametrize(("wait", "error"), [(5.0, Timeout), (0.0, WouldBlock)])
+def test_a_patience_that_the_others_have_used_up_is_no_refusal_at_once(
+    tmp_path, monkeypatch, wait, error
+):
+    """Its words and its history say how long was waited."""
+    told = iter([0.0, 1.0])
+    names = [f"{tmp_path}/a", f"{tmp_path}/b"]
+    locks = ours.locks_of(names, {option.name: option.default for option in RUN.options})
+    monkeypatch.setattr(ours, "clock", SimpleNamespace(now=lambda: next(told, 9.0)))
+    with Lock(names[1]), pytest.raises(error):
+        ours.take(locks, wait)

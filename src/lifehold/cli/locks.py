@@ -37,6 +37,9 @@ else:
     who = fork.later("lifehold.ops.who", globals())
 
 
+LEAST = 1e-9  # seconds: of a wait that is used up, whose end is a Timeout; 0 asks for one try
+
+
 class CommandLock(NoticedLock, Lock):
     """The lock of a name."""
 
@@ -99,7 +102,7 @@ def take(locks: list[CommandLock], wait: float | None) -> list[Lease]:
             if any(_same_file(other.path, lock.path) for other in leases):
                 continue  # a hard link
             make_folder(lock.path)
-            left = None if until is None else max(0.0, until - clock.now())
+            left = wait if until is None or not wait else max(LEAST, until - clock.now())
             leases[lock] = acquire(lock, left)
         for lease in leases.values():
             lease.check()  # L8  one may have been lost while another was waited for

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import jsonschema
@@ -368,3 +369,27 @@ def test_a_session_lock_is_refused_before_anything_runs(lifehold, tmp_path):
     assert not (tmp_path / "ran").exists()
     with pytest.raises(InvalidArgument, match="leave out the kind"):
         once(str(tmp_path / "job"), lambda: 1, kind="session")
+
+
+def test_a_command_that_cannot_be_started_is_told_and_no_result(tmp_path):
+    """A fork may be refused, and descriptors may be used up."""
+    words = (
+        "import errno, os, sys\n"
+        "def refuse(): raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))\n"
+        "if sys.argv.pop(1) == 'refuse': os.fork = refuse\n"
+        "from lifehold.cli.main import main\n"
+        "sys.exit(main())"
+    )
+
+    def ran(how):
+        done = subprocess.run(
+            [sys.executable, "-c", words, how, "once", "--json", "job", "--", "echo", "made"],
+            env=os.environ | {"LIFEHOLD_DIR": str(tmp_path)},
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        *said, line = done.stderr.splitlines()
+        return done.returncode, done.stdout, said, json.loads(line)["outcome"]
+
+    why = "lifehold: cannot run 'echo': Resource temporarily unavailable"
+    assert ran("refuse") == (71, "", [why], "error")
+    assert ran("let") == (0, "made\n", [], "ran")

@@ -25,12 +25,12 @@ from ..recipes.once_build import LOCK, begin, put_in_place, site_of, target_of
 from ..recipes.once_results import COMMAND, LIMIT, Codec, packed
 from ..runtime import clock
 from . import exits
-from .child import Terminal
+from .child import CannotStart, Terminal
 from .locks import CommandLock, doubles_text, take
 from .options_once import ONCE, name_and_command, refuse_name
 from .options_run import RUN
 from .render import forget_stdout, say
-from .run import LOST, RAN, LockedCommand, RunReport
+from .run import LOST, NOT_STARTED, RAN, LockedCommand, RunReport
 from .signals import RESTORED
 
 TYPE_CHECKING = False
@@ -169,7 +169,7 @@ class Once:
         code: int = hold.to_the_end()
         code = hold.pass_on(code)
         facts = hold.facts if run.published else None
-        self.report.end(hold.outcome, code, facts=facts, number=run.number, text=hold.lost)
+        self.report.end(hold.outcome, code, facts=facts, number=run.number, text=hold.why)
         hold.as_typed(code)
         return code
 
@@ -260,6 +260,7 @@ class OnceHold(LockedCommand):
         self.once, self.spool, self._put = run, spool, put
         self.until = self.care.until
         self.asked_to_end = self.lent = False
+        self.unstarted = ""  # why
         self.facts: dict[str, object] = {}
         self.terminal = self.care.terminal = Terminal()
         self.terminal.decide()
@@ -281,17 +282,23 @@ class OnceHold(LockedCommand):
         """The exit code."""
         self.lent = self.terminal.to_be_lent()
         self.care.until = clock.now()  # from the beginning on
+        child = None
         try:
             os.dup2(self.spool, 1)
             try:
                 code = child = self._run(lend=self.lent)
+                outcome = RAN
+            except CannotStart as refused:
+                code, outcome, self.unstarted = refused.code, NOT_STARTED, str(refused)
+                say(self.unstarted)
             finally:
                 os.dup2(self.stdout, 1)
-            code = self._publish(code)
+            if outcome == RAN:
+                code = self._publish(code)
         finally:
             self.once.withdraw()  # unless it was published
         code = self._let_go(code)
-        self.report.ended(code, child, self.lost, LOST if self.lost else RAN)
+        self.report.ended(code, child, self.lost, LOST if self.lost else outcome)
         return code
 
     def pass_on(self, code: int) -> int:
@@ -309,10 +316,17 @@ class OnceHold(LockedCommand):
         self._as_typed(code, self.lent)
 
     @property
+    def why(self) -> str:
+        """There is no result, in words."""
+        return self.lost or self.unstarted
+
+    @property
     def outcome(self) -> str:
         """In the words of the report."""
         if self.lost:
             return ONCE_LOST
+        if self.unstarted:
+            return ERROR
         return ONCE_RAN if self.once.published else ENDED
 
     def _why_stop(self) -> str | None:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -424,3 +425,23 @@ def test_the_word_ends_the_grant_that_it_names(kind, tmp_path):
     with pytest.raises(LeaseLost):
         lease.release()
     Lock(path, kind=kind).acquire(wait=0).release()
+
+
+@pytest.mark.parametrize("kind", sorted({*OURS} - {"folder"}))
+def test_a_heartbeat_leaves_the_word_and_another_grant_does_not(kind, tmp_path):
+    path, changed = tmp_path / "a.lock", time.monotonic() + 60
+    with Lock(path, kind=kind, ttl=0.5) as lease:
+        word, before = clear(str(path)).word, times(path)
+        while times(path) == before:
+            assert time.monotonic() < changed, "no heartbeat"
+            time.sleep(0.02)
+        assert clear(str(path)).word == word
+        lease.check()
+    with Lock(path, kind=kind, ttl=0.5):
+        assert clear(str(path)).word != word
+        assert clear(str(path), force=word).action == KEPT
+
+
+def times(path):
+    """Of the lock, and of what stands in it."""
+    return {each: os.lstat(each).st_ctime_ns for each in [path, *path.glob("*")]}

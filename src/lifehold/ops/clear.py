@@ -92,7 +92,7 @@ def clear(
     if earlier_boot and answer.state == STALE and not _is_of_earlier_boot(path, answer):
         why = "its holder is gone, but it was made since this machine has started"
         return ClearOutcome(path, KEPT, why, answer, next=f"lifehold clear {explain.quote(path)}")
-    word = word_of(path)
+    word = word_of(path, answer.holder)
     forced = bool(force) and force == word
     if answer.state != STALE and not forced:
         return _unproven(path, answer, word, force)
@@ -137,16 +137,22 @@ class ClearCase:
         return cls(found, rights.actor_for(path, found), emptied, stays)
 
 
-def word_of(path: str) -> str:
-    """The word of the lock that stands there now: another lock, or another content, has another."""
+def word_of(path: str, holder: Holder | None = None) -> str:
+    """The word of the lock that stands there now: another lock, or another content, has another.
+
+    `holder`: where a grant of ours has a nonce, that: a heartbeat, or a waiter, writes times anew.
+    """
     import hashlib
 
-    try:
-        found = os.lstat(path)
-        said = b"" if os.path.isdir(path) else words_of(path)
-    except OSError:
-        return ""
-    key = f"{found.st_dev} {found.st_ino} {found.st_ctime_ns} ".encode() + said
+    if holder is not None and holder.nonce:
+        key = holder.nonce.encode()
+    else:
+        try:
+            found = os.lstat(path)
+            said = b"" if os.path.isdir(path) else words_of(path)
+        except OSError:
+            return ""
+        key = f"{found.st_dev} {found.st_ino} {found.st_ctime_ns} ".encode() + said
     return hashlib.sha256(key).hexdigest()[:8]
 
 

@@ -269,8 +269,8 @@ def test_a_waiter_that_came_in_meanwhile_is_not_taken_for_one_that_has_gone(file
     steps = []
     write = sqlite._write
 
-    def between(work):
-        answer = write(work)
+    def between(work, **how):
+        answer = write(work, **how)
         if not steps:  # after the step that saw it in line, before its life is judged
             steps.append(1)
             finish(sqlite.release("a", third))

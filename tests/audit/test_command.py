@@ -335,7 +335,8 @@ def test_a_comment_that_silences_nothing_is_found(run, tmp_path):
 
 def test_text_that_only_quotes_a_comment_is_none():
     assert suppressions('x = "# lifehold: ignore[LH101]"\n') == []
-    assert suppressions("x = 1  # lifehold: ignore[nonsense]\n") == []
+    (wrong,) = suppressions("x = 1  # lifehold: ignore[nonsense]\n")
+    assert not wrong.understood
 
 
 def test_a_comment_covers_the_statement_that_it_ends():

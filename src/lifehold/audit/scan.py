@@ -231,7 +231,7 @@ def named(path: str, kind: str) -> str:
 
 
 def _kept(found: list[suppress.Suppression]) -> list[Any]:
-    return [(s.line, s.last, s.column, s.codes, s.whole_file, s.text) for s in found]
+    return [(s.line, s.last, s.column, s.codes, s.whole_file, s.text, s.understood) for s in found]
 
 
 def _unit(path: str, kind: str, data: bytes, lines: int) -> Result:
@@ -439,8 +439,8 @@ def _take(report: AuditReport, result: Result, settings: Settings) -> None:
     report.notices += [Notice(shown, text, line) for text, line in result["notices"]]
     asked = settings.codes_of(path)
     silent = [
-        suppress.Suppression(line, last, column, tuple(codes), whole, text)
-        for line, last, column, codes, whole, text in result.get("suppressions", ())
+        suppress.Suppression(line, last, column, tuple(codes), whole, text, understood)
+        for line, last, column, codes, whole, text, understood in result.get("suppressions", ())
     ]
     for code, line, column, end, end_column, message, row, function, spans in result.get(
         "findings", ()
@@ -464,11 +464,18 @@ def silenced(silent: list[suppress.Suppression], code: str, line: int, end: int)
     return False
 
 
+NOT_UNDERSTOOD = (
+    "this comment is not understood and suppresses nothing: it is `lifehold: ignore`, or"
+    " `ignore-file`, then [LH108] or nothing, then `-- reason`"
+)
+
+
 def _unused(path: str, silent: list[suppress.Suppression]) -> Iterator[Finding]:
     for each in silent:
         if (each.codes and set(each.codes) <= each.used) or (not each.codes and each.used):
             continue
         idle = ", ".join(sorted(set(each.codes) - each.used)) or "any rule"
+        said = f"this comment suppresses {idle}, and nothing is found here"
         yield Finding(
             path,
             each.line,
@@ -476,7 +483,7 @@ def _unused(path: str, silent: list[suppress.Suppression]) -> Iterator[Finding]:
             each.line,
             each.column + 1 + len(each.text),
             suppress.UNUSED,
-            f"this comment suppresses {idle}, and nothing is found here",
+            said if each.understood else NOT_UNDERSTOOD,
             each.text,
         )
 

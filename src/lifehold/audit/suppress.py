@@ -1,7 +1,8 @@
 """`# lifehold: ignore[LH108] -- reason` and `# noqa: LH108`, and those that suppress nothing.
 
 A comment speaks for the logical line that it ends, or for the next one if it stands alone;
-`# lifehold: ignore-file[LH108] -- reason` for the whole file.
+`# lifehold: ignore-file[LH108] -- reason` for the whole file. One that begins so and goes on in
+another way is a finding itself, for a typo must not silence every rule.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ import tokenize
 from dataclasses import dataclass, field
 
 UNUSED = "LH001"
-OURS = re.compile(
-    r"(?:#|//)\s*lifehold:\s*ignore(?P<file>-file)?\s*"
-    r"(\[(?P<codes>[^\]]*)\])?(\s*--\s*(?P<reason>.*))?"
+OURS = re.compile(r"(?:#|//)\s*lifehold:\s*ignore(?P<rest>.*)")
+# Without codes every rule is meant, so then nothing but a reason or another comment may follow.
+UNDERSTOOD = re.compile(
+    r"(?P<file>-file)?\s*(?:\[(?P<codes>[^\]]*LH\d{3}[^\]]*)\](?![\"'`])|(?=--|#|//|\*/|$))"
 )
 NOQA = re.compile(r"#\s*noqa:\s*(?P<codes>[A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*)", re.IGNORECASE)
 NEAR = re.compile(r"#\s*noqa:.*LH\d", re.IGNORECASE)
@@ -23,7 +25,7 @@ CODE = re.compile(r"LH\d{3}")
 
 @dataclass(slots=True)
 class Suppression:
-    """`codes` is empty where all rules are meant."""
+    """`codes` is empty where all rules are meant. What is not `understood` suppresses nothing."""
 
     line: int
     last: int
@@ -31,10 +33,11 @@ class Suppression:
     codes: tuple[str, ...]
     whole_file: bool
     text: str
+    understood: bool = True
     used: set[str] = field(default_factory=set)
 
     def covers(self, code: str, line: int, end_line: int) -> bool:
-        if self.codes and code not in self.codes:
+        if not self.understood or (self.codes and code not in self.codes):
             return False
         return self.whole_file or (self.line <= end_line and line <= self.last)
 
@@ -92,10 +95,11 @@ def _read(comment: str, line: int, column: int, logical: int) -> Suppression | N
     first = min(line, logical) if logical else line
     ours = OURS.search(comment)
     if ours:
-        codes = tuple(CODE.findall(ours["codes"] or ""))
-        if ours["codes"] is not None and not codes:
-            return None
-        return Suppression(first, line, column, codes, bool(ours["file"]), comment)
+        told = UNDERSTOOD.match(ours["rest"])
+        if told is None:
+            return Suppression(first, line, column, (), False, comment, understood=False)
+        codes = tuple(CODE.findall(told["codes"] or ""))
+        return Suppression(first, line, column, codes, bool(told["file"]), comment)
     other = NOQA.search(comment)
     if other:
         codes = tuple(CODE.findall(other["codes"].upper()))

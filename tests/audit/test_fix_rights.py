@@ -11,6 +11,7 @@ import pytest
 from crash.terrain import NOBODY, as_nobody, folder_for_all, result
 from ground import needs
 from lifehold.audit import fix
+from lifehold.cli.main import main
 
 ANY = 0xFFFFFFFF
 USER, NAMED, GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
@@ -106,6 +107,37 @@ def test_another_users_file_is_left_as_it_is(folder):
     os.chown(app, NOBODY, NOBODY)
     assert result(as_nobody(fix.put, app, OLD, NEW)) == ""
     assert [each.name for each in folder.iterdir()] == ["app.py"]
+
+
+@needs("root")
+def test_a_baseline_goes_through_no_link_of_another_user(folder):
+    victim, link = folder / "victim", folder / "known.json"
+    victim.write_bytes(OLD)
+    link.symlink_to("victim")
+    os.chown(folder, NOBODY, NOBODY)
+    assert main(["audit", "--no-cache", "--write-baseline", str(link), str(folder)]) == 2
+    assert (victim.read_bytes(), link.is_symlink()) == (OLD, True)
+    link.unlink()
+    assert main(["audit", "--no-cache", "--write-baseline", str(link), str(folder)]) == 0
+    assert sorted(each.name for each in folder.iterdir()) == ["known.json", "victim"]
+
+
+def test_a_baseline_takes_the_place_of_the_old_one_in_one_step(folder):
+    known = folder / "known.json"
+    known.write_bytes(OLD)
+    known.chmod(0o640)
+    with open(known, "rb") as reader:
+        assert main(["audit", "--no-cache", "--write-baseline", str(known), str(folder)]) == 0
+        assert reader.read() == OLD  # whoever reads it has all of the old one
+    assert (known.stat().st_mode & 0o777, b"findings" in known.read_bytes()) == (0o640, True)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")
+@pytest.mark.parametrize("option", ["--baseline", "--write-baseline", "--config"])
+def test_a_fifo_is_not_waited_for(folder, option, capfd):
+    os.mkfifo(folder / "known")
+    assert main(["audit", "--no-cache", option, str(folder / "known"), str(folder)]) == 2
+    assert "no regular file" in capfd.readouterr().err
 
 
 def test_a_read_only_file_is_left_as_it_is(folder):

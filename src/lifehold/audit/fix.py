@@ -37,6 +37,7 @@ ROUNDS = 200  # places of one file
 WARY = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
 ACL = "system.posix_acl_access"
+MAKE = os.O_CREAT | os.O_EXCL
 LINKS = 40  # in one path, as in the kernel
 
 
@@ -290,9 +291,10 @@ def write(done: Mending) -> None:
             done.notices.append(Notice(each.path, f"not mended: {why}"))
 
 
-def put(path: Path, before: bytes, after: bytes) -> str:
+def put(path: Path, before: bytes | None, after: bytes) -> str:
     """The reason why the file was left as it is; "" when it was replaced, in one step.
 
+    `before`: what it is to hold until then; None for anything, or for no file at all.
     The folder may belong to another user, and the caller be root. So every step goes through one
     descriptor of the folder and of the file, and rights and owner are given to the file that was
     written, never to a name.
@@ -307,19 +309,21 @@ def put(path: Path, before: bytes, after: bytes) -> str:
             opened.append(found)
             at, folder = {"dir_fd": found}, ""
         place = os.path.join(folder, name)
-        opened.append(old := os.open(place, os.O_RDONLY | WARY, **at))
-        facts = os.fstat(old)
-        if why := untouchable(facts):
-            return why
+        old = existing(place, at, needed=before is not None)
+        if old is not None:
+            opened.append(old)
+            if why := untouchable(os.fstat(old)):
+                return why
         made = os.path.join(folder, f".lifehold-{os.urandom(8).hex()}.new")
-        opened.append(fd := os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | WARY, 0o600, **at))
+        rights = 0o666 if old is None else 0o600
+        opened.append(fd := os.open(made, os.O_WRONLY | MAKE | WARY, rights, **at))
         new = made
         if why := fill(fd, after, old):
             return why
-        with open(old, "rb", closefd=False) as file:
-            same = file.read() == before
-        if not same or not os.path.samestat(os.stat(place, follow_symlinks=False, **at), facts):
-            return "it changed while it was mended"
+        if old is not None and before is not None:
+            now = os.stat(place, follow_symlinks=False, **at)
+            if held(old) != before or not os.path.samestat(now, os.fstat(old)):
+                return "it changed while it was mended"
         if at:
             os.replace(new, name, src_dir_fd=opened[0], dst_dir_fd=opened[0])
         else:
@@ -338,20 +342,35 @@ def put(path: Path, before: bytes, after: bytes) -> str:
     return ""
 
 
+def existing(place: str, at: dict[str, int], *, needed: bool) -> int | None:
+    """The file at this place, opened; None where there is none, and none is needed."""
+    try:
+        return os.open(place, os.O_RDONLY | WARY, **at)
+    except FileNotFoundError:
+        if needed:
+            raise
+        return None
+
+
+def held(fd: int) -> bytes:
+    with open(fd, "rb", closefd=False) as file:
+        return file.read()
+
+
 def untouchable(facts: os.stat_result) -> str:
     """Why a file with these facts is not to be replaced by this user; "" where it may be."""
     if not stat.S_ISREG(facts.st_mode):
-        return "it is no regular file any more"
+        return "it is no regular file"
     if facts.st_nlink > 1:
         return "it has other names (hard links), which would go on holding the old text"
     if not facts.st_mode & stat.S_IWUSR:
         return "it is read-only"
     if not is_root() and facts.st_uid != getattr(os, "geteuid", lambda: facts.st_uid)():
-        return "it belongs to another user, and mended by you it would be yours"
+        return "it belongs to another user, and replaced by you it would be yours"
     return ""
 
 
-def fill(fd: int, data: bytes, old: int) -> str:
+def fill(fd: int, data: bytes, old: int | None) -> str:
     """Give the new file what the old one had: its owner, its rights without special bits, its ACL.
 
     The folder's default ACL is taken off first: it may name users to whom the old file was closed.
@@ -359,6 +378,9 @@ def fill(fd: int, data: bytes, old: int) -> str:
     """
     with open(fd, "wb", closefd=False) as file:
         file.write(data)
+    if old is None:
+        os.fsync(fd)
+        return ""
     facts, ours = os.fstat(old), os.fstat(fd)
     if hasattr(os, "fchown") and (ours.st_uid, ours.st_gid) != (facts.st_uid, facts.st_gid):
         try:
@@ -427,4 +449,8 @@ def walked(path: Path) -> tuple[int, str]:
 
 
 def is_link(name: str, folder: int) -> bool:
-    return stat.S_ISLNK(os.stat(name or ".", dir_fd=folder, follow_symlinks=False).st_mode)
+    try:
+        facts = os.stat(name or ".", dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False  # a file that is to be made; a missing folder is told by who opens it
+    return stat.S_ISLNK(facts.st_mode)

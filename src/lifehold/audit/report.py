@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from xml.sax.saxutils import escape, quoteattr
 
+from . import source
 from .catalogue import RULES
 from .settings import Unusable
 from .suppress import UNUSED
@@ -380,7 +381,7 @@ def read(file: Path) -> frozenset[str]:
     """The fingerprints in a baseline. Raises Unusable for one of another version."""
     again = "write it anew with --write-baseline"
     try:
-        data = json.loads(file.read_text(encoding="utf-8"))
+        data = json.loads(source.contents(str(file)).decode())
     except OSError as error:
         raise Unusable(f"the baseline {file} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError):

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from . import source
 from .catalogue import RULES
 from .events import WRAPPED
 from .suppress import UNUSED
@@ -123,7 +124,7 @@ def nearest(start: Path) -> Path | None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8", errors="replace")
+        return source.contents(str(file)).decode(errors="replace")
     except OSError:
         return ""
 
@@ -183,7 +184,8 @@ def _pair(text: str) -> tuple[str, frozenset[str]]:
 
 def _table(file: Path) -> dict[str, Any]:
     try:
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        text = source.contents(str(file)).decode()
+        data = tomllib.loads(text.replace("\r\n", "\n"))
     except OSError as error:
         raise Unusable(f"{file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

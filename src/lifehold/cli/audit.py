@@ -269,12 +269,12 @@ def _cache() -> Path | None:
 
 
 def _write(file: Path, text: str) -> None:
+    """In one step, and as root through no link of somebody else."""
+    from ..audit import fix
     from ..audit.settings import Unusable
 
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise Unusable(f"{file} cannot be written: {error.strerror}") from None
+    if why := fix.put(file, None, text.encode()):
+        raise Unusable(f"{file} cannot be written: {why}")
 
 
 def _tell(notices: list[Notice]) -> None:

@@ -39,13 +39,15 @@ MUTEX, PERMITS, TOKEN = "MUTEX", "PERMITS", "TOKEN"  # kinds of findings
 GENERATION, FENCE = "GENERATION", "FENCE"
 NEVER = 1 << 62
 
+Key = tuple[str, str, int]  # who, which of its diaries, which turn in it
+
 
 @value
 class Turn:
     """One grant, as its process noted it. Instants in ns of the machine's monotonic clock.
 
     `what`: WRITE (a mutex is one with writers only), READ or SLOT; `left`: None when it was never
-    noted; `stored`: whether the data took a write of this turn, and when.
+    noted; `stored`: when the data took writes of this turn, in their order.
     """
 
     who: str
@@ -55,7 +57,7 @@ class Turn:
     left: int | None = None
     token: int | None = None
     slot: int | None = None
-    stored: int | None = None
+    stored: tuple[int, ...] = ()
 
 
 @value
@@ -81,16 +83,20 @@ def stamp() -> int:
 
 
 class Diary:
-    """The notes of one process: one file, a line of JSON each, whole or not there at all."""
+    """The notes of one process on one lock: a line of JSON each, whole or not there at all.
+
+    Its file goes by `who`. Several may share it: for other locks, or after a restart.
+    """
 
     def __init__(self, folder: Path | str, name: str, who: str) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._fd = os.open(os.path.join(folder, f"{who}.diary"), flags, 0o600)
         self.name, self.who, self._count = name, who, 0
+        self._id = os.urandom(8).hex()
 
     def note(self, event: str, **facts: object) -> None:
         """One line; the clock is read here."""
-        line = {"name": self.name, "event": event, "at": stamp(), **facts}
+        line = {"name": self.name, "diary": self._id, "event": event, "at": stamp(), **facts}
         os.write(self._fd, json.dumps(line).encode() + b"\n")
 
     @contextmanager
@@ -126,9 +132,9 @@ def read(folder: Path | str) -> dict[str, list[Turn]]:
 
     A killer's diary has events `killed` with the `who` it killed.
     """
-    turns: dict[tuple[str, int], Turn] = {}
-    names: dict[tuple[str, int], str] = {}
-    killed: dict[str, int] = {}
+    turns: dict[Key, Turn] = {}
+    names: dict[Key, str] = {}
+    killed: dict[str, list[int]] = defaultdict(list)
     for file in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if not file.name.endswith(".diary"):
             continue
@@ -140,7 +146,9 @@ def read(folder: Path | str) -> dict[str, list[Turn]]:
                 _enter(json.loads(line), who, turns, names, killed)
     found: dict[str, list[Turn]] = defaultdict(list)
     for key, turn in turns.items():
-        left = turn.left if turn.left is not None else killed.get(turn.who)
+        left = turn.left
+        if left is None:
+            left = min((at for at in killed[turn.who] if at >= turn.entered), default=None)
         found[names[key]].append(replace(turn, left=left))
     return dict(found)
 
@@ -148,14 +156,14 @@ def read(folder: Path | str) -> dict[str, list[Turn]]:
 def _enter(
     told: dict[str, Any],
     who: str,
-    turns: dict[tuple[str, int], Turn],
-    names: dict[tuple[str, int], str],
-    killed: dict[str, int],
+    turns: dict[Key, Turn],
+    names: dict[Key, str],
+    killed: dict[str, list[int]],
 ) -> None:
     if told["event"] == "killed":
-        killed[told["who"]] = told["at"]
+        killed[told["who"]].append(told["at"])
         return
-    key = (who, told["turn"])
+    key = (who, told.get("diary", ""), told["turn"])
     if told["event"] == "in":
         names[key] = told["name"]
         turns[key] = Turn(
@@ -164,7 +172,7 @@ def _enter(
     elif told["event"] == "out":
         turns[key] = replace(turns[key], left=told["at"])
     elif told["event"] == "stored":
-        turns[key] = replace(turns[key], stored=told["at"])
+        turns[key] = replace(turns[key], stored=(*turns[key].stored, told["at"]))
 
 
 # ---- judging ------------------------------------------------------------------------------------
@@ -172,7 +180,7 @@ def _enter(
 
 def judge(turns: Iterable[Turn], permits: int | None = None) -> list[HistoryFinding]:
     """What may not have been in the history of one lock. `permits`: of a semaphore."""
-    ordered = sorted(turns, key=lambda turn: turn.entered)
+    ordered = sorted(turns, key=lambda turn: (turn.entered, _end(turn)))
     found = _overlaps(ordered, permits)
     exclusive = [turn for turn in ordered if turn.what == WRITE]
     found += _growing(exclusive)
@@ -188,7 +196,7 @@ def _end(turn: Turn) -> int:
 
 
 def _overlaps(ordered: list[Turn], permits: int | None) -> list[HistoryFinding]:
-    """Two inside that exclude each other."""
+    """Two inside that exclude each other, or readers inside with a writer between them."""
     found: list[HistoryFinding] = []
     inside: list[tuple[int, int, Turn]] = []  # by the end of the turn
     for number, turn in enumerate(ordered):
@@ -200,6 +208,8 @@ def _overlaps(ordered: list[Turn], permits: int | None) -> list[HistoryFinding]:
             slots = turn.what == other.what == SLOT and turn.slot != other.slot
             if not beside and not slots:
                 found.append(HistoryFinding(MUTEX, (other, turn)))
+            if beside and None not in (turn.token, other.token) and turn.token != other.token:
+                found.append(HistoryFinding(GENERATION, (other, turn)))
         holding = [other for other in others if other.what == SLOT]
         if permits is not None and turn.what == SLOT:
             odd = turn.slot is None or not 0 <= turn.slot < permits
@@ -225,6 +235,8 @@ def _growing(ordered: list[Turn]) -> list[HistoryFinding]:
 def _generations(ordered: list[Turn]) -> list[HistoryFinding]:
     """A reader carries the token of the last writer before it, and of no later one.
 
+    So it is never less than that of a reader before it.
+
     A writer that was killed before its first note may stand between the two: greater is right, as
     long as the next writer's is greater still.
     """
@@ -236,6 +248,8 @@ def _generations(ordered: list[Turn]) -> list[HistoryFinding]:
         if turn.what == READ:
             if last is not None and turn.token < (last.token or 0):
                 found.append(HistoryFinding(GENERATION, (last, turn)))
+            else:
+                last = turn
             reading.append(turn)
         elif turn.what == WRITE:
             late = [one for one in reading if (one.token or 0) >= turn.token]
@@ -246,11 +260,11 @@ def _generations(ordered: list[Turn]) -> list[HistoryFinding]:
 
 def _fenced(ordered: list[Turn]) -> list[HistoryFinding]:
     """What the data took: a write under an older token than one that it took before."""
-    stored = [turn for turn in ordered if turn.stored is not None and turn.token is not None]
-    stored.sort(key=lambda turn: turn.stored or 0)
+    stored = [(at, turn) for turn in ordered if turn.token is not None for at in turn.stored]
+    stored.sort(key=lambda each: each[0])
     found: list[HistoryFinding] = []
     greatest: dict[int | None, Turn] = {}
-    for turn in stored:
+    for _, turn in stored:
         before = greatest.get(turn.slot)
         if before is not None and (turn.token or 0) < (before.token or 0):
             found.append(HistoryFinding(FENCE, (before, turn)))

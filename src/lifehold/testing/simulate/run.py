@@ -556,7 +556,7 @@ class TurnNote:
         self.asked, self.entered = ns(holder.asked_at), ns(now)
         self.token, self.slot = holder.tenure.grant.token, holder.slot
         self.left: int | None = None
-        self.stored: int | None = None
+        self.stored: list[int] = []
 
     def turn(self) -> Turn:
         return Turn(
@@ -567,7 +567,7 @@ class TurnNote:
             self.left,
             self.token,
             self.slot,
-            self.stored,
+            tuple(self.stored),
         )
 
 
@@ -601,7 +601,7 @@ class TurnNotes:
         """The data that compares tokens took a write of it, however late."""
         note = self._last.get(holder.serial)
         if note is not None:
-            note.stored = ns(self.world.now)
+            note.stored.append(ns(self.world.now))
 
     def turns(self) -> dict[str, tuple[Turn, ...]]:
         """All of them; who holds still does so up to now."""

@@ -410,7 +410,9 @@ def test_run_stops_its_command_at_the_deadline_though_the_look_hangs(path, monke
     until(lambda: not lease.remaining())
     assert hold._look_in() == 0.0
     assert "ttl of 1 s has passed" in hold._why_stop()
-    assert hold.care.grace < lease._kept.terms.margin  # it is gone before anybody may take over
+    assert (
+        hold.care.kill_by < lease._kept.deadline + lease._kept.terms.margin
+    )  # it is gone before anybody may take over
     assert not hold.care.held
     assert not answers.is_set()
     answers.set()

@@ -194,15 +194,18 @@ class ChildCare:
     """What a child is attended with, and when it is to be stopped.
 
     `why_stop` is asked every second and at each signal. When it has a reason the child gets TERM,
-    after `grace` seconds KILL, and `stopping(reason)` is told. `until`: an instant to look at, too;
-    `look_in()`: seconds until a look is needed; `held`: whether the lock is ours while it ends;
-    `overdue`: a supervisor has stopped the child, as a lease was over.
+    after `grace` seconds KILL; `stopping(reason, seconds until KILL)` has words for it. It may set
+    `kill_by`, the instant of a KILL that cannot wait for the grace; what it finds later makes the
+    end come sooner, never later. `until`: an instant to look at, too; `look_in()`: seconds until a
+    look is needed; `held`: whether the lock is ours while it ends; `overdue`: a supervisor has
+    stopped the child, as a lease was over.
     """
 
     __slots__ = (
         "grace",
         "held",
         "inbox",
+        "kill_by",
         "look_in",
         "overdue",
         "stopping",
@@ -219,13 +222,13 @@ class ChildCare:
         terminal: Terminal,
         grace: float,
         why_stop: Callable[[], str | None],
-        stopping: Callable[[str], None],
+        stopping: Callable[[str, float], str],
         until: float = float("inf"),
         look_in: Callable[[], float] | None = None,
     ) -> None:
         self.what, self.inbox, self.terminal, self.grace = what, inbox, terminal, grace
         self.why_stop, self.stopping, self.until = why_stop, stopping, until
-        self.look_in = look_in or _never
+        self.look_in, self.kill_by = look_in or _never, float("inf")
         self.held, self.overdue = True, False
 
 
@@ -246,6 +249,7 @@ class _Attendance:
         "ended_at",
         "group",
         "kill_at",
+        "killed",
         "pid",
         "stopping",
         "subreaper",
@@ -257,7 +261,7 @@ class _Attendance:
         self.kill_at = float("inf")
         self.ended_at = self.tell_at = clock.now()  # of a child that has been reaped already
         self.ask_in = 0.001
-        self.stopping = self.subreaper = False
+        self.stopping = self.killed = self.subreaper = False
 
     def to_the_end(self) -> int:
         inbox = self.care.inbox
@@ -273,16 +277,27 @@ class _Attendance:
                 become_subreaper()
             self._judge(message)
 
-    def _patience(self) -> float:
+    def _until_look(self) -> float:
+        """Seconds until there is something to be done or looked at."""
         now, care = clock.now(), self.care
         longest = min(LOOK, self.kill_at - now)
         if not self.stopping:
-            longest = min(longest, care.until - now, max(LEAST, care.look_in()))
+            longest = min(longest, care.until - now)
+        if care.kill_by == float("inf"):  # a lease may end while the child is being stopped
+            longest = min(longest, max(LEAST, care.look_in()))
+        return max(0.0, longest)
+
+    def _say(self, text: str) -> None:
+        """Tell it, and be held up by a stderr that takes nothing until the next look at most."""
+        render.say(text, patience=self._until_look())
+
+    def _patience(self) -> float:
+        longest = self._until_look()
         if self.group and not self.subreaper:
             longest = min(longest, SETTLED)
         if self.code is not None:
             longest, self.ask_in = min(longest, self.ask_in), min(2 * self.ask_in, ASK)
-        return max(0.0, longest)
+        return longest
 
     # ---- what the child did
 
@@ -320,7 +335,7 @@ class _Attendance:
             then = "the lock is held until they end (setsid keeps one out of this)"
             if not self.care.held:
                 then = "they are waited for, and the lock is lost meanwhile"
-            render.say(
+            self._say(
                 f"{self.care.what} has ended with {self.code}, and processes that it started run "
                 f"on{_listed(left)}: {then}"
             )
@@ -339,6 +354,8 @@ class _Attendance:
             return
         had = self.group and terminal.take_back(self.pid)
         continued = care.inbox.stop(number)
+        care.look_in()  # a supervisor below us learns the end of the lease before it runs on
+        self._judge(None)  # and a child whose lock is over by now does not run on at all
         if (had or wants) and self.group and terminal.is_of(terminal.home):
             terminal.give(self.pid)
         if wants and not continued:
@@ -349,18 +366,31 @@ class _Attendance:
 
     def _judge(self, message: int | None) -> None:
         care = self.care
-        if not self.stopping and (reason := care.why_stop()):
-            self.stopping, self.kill_at = True, clock.now() + care.grace
-            self._send(signal.SIGTERM)  # before a word: nobody may be reading stderr
-            self._send(signal.SIGCONT)
-            care.stopping(reason)
-        elif clock.now() >= self.kill_at:
-            self.kill_at = float("inf")
+        if not self.killed and (reason := care.why_stop()):
+            self._hurry(reason)
+        if clock.now() >= self.kill_at:
+            self.kill_at, self.killed = float("inf"), True
             self._send(signal.SIGKILL)
         elif message in FOR_ONE and self.code is None:
             self._send(message, one=True)
         elif message in FORWARDED:
             self._send(message)
+
+    def _hurry(self, reason: str) -> None:
+        """Stop the child for `reason`, or sooner for it than for an earlier one."""
+        care, now = self.care, clock.now()
+        kill_at = min(now + care.grace, care.kill_by)
+        if self.stopping and kill_at >= self.kill_at:
+            return
+        begun, self.stopping, self.kill_at = self.stopping, True, kill_at
+        if kill_at > now and not begun:
+            self._send(signal.SIGTERM)  # before a word: nobody may be reading stderr
+            self._send(signal.SIGCONT)
+        elif kill_at <= now:  # and no CONT before: it may be stopped, and another is in
+            self.kill_at, self.killed = float("inf"), True
+            self._send(signal.SIGKILL)
+        if text := care.stopping(reason, max(0.0, kill_at - now)):
+            self._say(text)
 
     def _send(self, number: int | None, *, one: bool = False) -> None:
         """A signal to the group, or to the child: not reaped, so its number is still its own."""
@@ -370,7 +400,7 @@ class _Attendance:
         except ProcessLookupError:
             return
         except PermissionError:  # it has become another user: nothing but waiting is left
-            render.say(
+            self._say(
                 f"signal {number} cannot be sent to {self.care.what}, which runs as another user"
             )
 
@@ -469,15 +499,21 @@ class LeaseEnd:
 
     def __init__(self, left: float) -> None:
         self._page = memoryview(mmap.mmap(-1, 16)).cast("d")
-        self.tell(left)
+        self._page[0] = clock.now() + left
 
     def tell(self, left: float) -> None:
-        """By the wrapper: so many seconds are left."""
-        self._page[0] = clock.now() + left
+        """By the wrapper: so many seconds are left. Of one that is over the end stays."""
+        at = clock.now() + left
+        self._page[0] = at if left > 0 else min(self._page[0], at)
+
+    @property
+    def at(self) -> float:
+        """The instant of our clock."""
+        return self._page[0]
 
     def left(self) -> float:
         """Seconds until then."""
-        return self._page[0] - clock.now()
+        return self.at - clock.now()
 
     @property
     def overdue(self) -> bool:
@@ -499,8 +535,8 @@ def run_supervised(
 ) -> int:
     """Run CMD under a supervisor that holds the locks of descriptors `held`; CMD's exit code.
 
-    Seconds from TERM to KILL: `grace` when the wrapper is gone, who alone renews leases, `late`
-    when a lease is over. Raises CannotStart.
+    KILL comes `grace` seconds after TERM when the wrapper is gone, who alone renews leases, and
+    `late` seconds after the end of a lease at the latest. Raises CannotStart.
     """
     become_subreaper()
     me, look_in = os.getpid(), care.look_in
@@ -548,7 +584,7 @@ def _end_group(child: int, care: ChildCare, code: int) -> None:
         care.terminal,
         0.0,
         lambda: "its supervisor was killed",
-        lambda _: None,
+        lambda *_: "",
     )
     rest.held = care.held
     attend(child, rest, code=code)
@@ -574,7 +610,7 @@ class _Supervisor:
             ours.terminal,
             grace,
             self._why_stop,
-            lambda reason: render.say(f"{reason}: stopping {ours.what}"),
+            lambda reason, _: f"{reason}: stopping {ours.what}",
             look_in=self._look_in,
         )
 
@@ -618,11 +654,13 @@ class _Supervisor:
 
     def _why_stop(self) -> str | None:
         wrapper = f"process {self.wrapper} (lifehold run)"
+        by = self.ends.at + self.late  # the wrapper may not have renewed for long before its end
         if self._orphaned():
+            self.care.kill_by = by
             return f"{wrapper} is gone"
         if self.ends.left() > 0 or not is_stopped(self.wrapper) or is_stopped(self.child):
             return None
-        self.care.grace, self.ends.overdue = min(self.care.grace, self.late), True
+        self.care.kill_by, self.ends.overdue = by, True
         return f"{wrapper} is stopped, and the lease that it does not renew is over"
 
 

@@ -32,8 +32,11 @@ _unsaid: Any = None  # the lock of a thread that still writes
 FIRST = 16  # columns that its first cell keeps, where others must go
 
 
-def say(text: str, prefix: str = PREFIX) -> None:
-    """One message on stderr. Who holds a lock, or waits for one, is not held up by it."""
+def say(text: str, prefix: str = PREFIX, patience: float = PATIENCE) -> None:
+    """One message on stderr. Who holds a lock, or waits for one, is not held up by it.
+
+    `patience`: seconds for a stderr that takes nothing just now, PATIENCE at most.
+    """
     text = prefix + text
     if "\n  " in text and (room := _room(2)):
         text = _width().folded(text, room)
@@ -44,7 +47,7 @@ def say(text: str, prefix: str = PREFIX) -> None:
     except OSError:
         return  # nobody listens; the exit code still tells
     if left:
-        _say_beside(left)
+        _say_beside(left, min(patience, PATIENCE))
 
 
 def _takes_more() -> bool:
@@ -58,8 +61,8 @@ def _takes_more() -> bool:
     return bool(select.select([], [2], [], 0)[1])
 
 
-def _say_beside(left: bytes) -> None:
-    """A pipe is full, or a terminal stopped by Ctrl-S: a thread writes, and we wait PATIENCE.
+def _say_beside(left: bytes, patience: float) -> None:
+    """A pipe is full, or a terminal stopped by Ctrl-S: a thread writes, and we wait a moment.
 
     While it is still at it, what else we would say is dropped.
     """
@@ -74,7 +77,7 @@ def _say_beside(left: bytes) -> None:
             return
 
     if _unsaid is None or _unsaid.acquire(blocking=False):
-        _unsaid = native.beside(write, PATIENCE)
+        _unsaid = native.beside(write, patience)
 
 
 class progress:  # noqa: N801

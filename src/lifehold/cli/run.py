@@ -174,8 +174,9 @@ class LockedCommand:
                 lease.check()
             except LeaseLost as error:
                 self.care.held = False
-                # L8  A margin after the deadline others may take it: CMD is gone by then.
-                self.care.grace = min(self.care.grace, margin_of(lease) / 2)
+                # L8  A margin after the deadline others may take it: CMD is gone by then, however
+                # late the loss was noticed.
+                self.care.kill_by = min(self.care.kill_by, end_of(lease) + margin_of(lease) / 2)
                 return error.text
         if clock.now() >= self.care.until:
             names = ", ".join(f"'{printable(lease.name)}'" for lease in self.leases)
@@ -184,12 +185,10 @@ class LockedCommand:
             )
         return None
 
-    def _stopping(self, reason: str) -> None:
+    def _stopping(self, reason: str, left: float) -> str:
         self.lost = reason
-        render.say(
-            f"{reason}\nlifehold: stopping {self.care.what}: TERM now, KILL after "
-            f"{self.care.grace:g} s"
-        )
+        how = f"TERM now, KILL after {left:.3g} s" if left > 0 else "KILL now"
+        return f"{reason}\nlifehold: stopping {self.care.what}: {how}"
 
     def _let_go(self, code: int) -> int:
         """Release the locks; the exit code, which changes when one of them turns out lost."""
@@ -232,6 +231,13 @@ def margin_of(lease: Lease | PlainLease) -> float:
     if isinstance(lease, PlainLease) or lease._kept is None:
         return float("inf")
     return lease._kept.terms.margin
+
+
+def end_of(lease: Lease | PlainLease) -> float:
+    """The instant at which a lost lease ended for us: its deadline, or now if it has not come."""
+    if isinstance(lease, PlainLease) or lease._kept is None:
+        return clock.now()
+    return min(clock.now(), lease._kept.deadline)
 
 
 def is_lent(lease: Lease | PlainLease) -> bool:

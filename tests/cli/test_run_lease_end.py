@@ -1,0 +1,121 @@
+"""The end of a lease is the end of its command: by an instant, not by when somebody noticed."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from ground import needs
+from lifehold.cli import render
+from lifehold.cli.child import ChildCare, LeaseEnd, _Supervisor, attend
+from lifehold.runtime import clock
+
+from .shell import PROMPT, Shell, pid_of, state
+
+STUBBORN = 'trap "" TERM; echo ready; while :; do sleep 0.05; done'
+CTRL_Z = "\x1a"
+
+
+class Inbox:
+    """No signals."""
+
+    def next(self, seconds):
+        time.sleep(min(seconds, 0.01))
+
+
+def sleeper():
+    return os.posix_spawn("/bin/sleep", ["sleep", "60"], os.environ)
+
+
+def test_a_lease_that_ends_while_max_hold_stops_the_command_makes_its_end_sooner(lifehold):
+    limits = ("--max-hold", "0.2", "--kill-grace", "600")
+    words = ("run", "--kind", "soft", "--ttl", "3", *limits, "job", "--", "sh", "-c", STUBBORN)
+    run = lifehold.start(*words)
+    assert run.stdout.readline() == "ready\n"
+    assert run.stderr.readline().endswith("which is its --max-hold\n")
+    assert run.stderr.readline().endswith("TERM now, KILL after 600 s\n")
+    (lifehold.folder / "job.lock").unlink()
+    assert run.wait(60) == 74
+    assert "'job' is lost" in run.stderr.read()
+
+
+def test_what_is_found_later_never_makes_the_end_of_a_command_later():
+    told = []
+    reasons = iter(["first", *["second"] * 1000])
+    care = ChildCare(
+        "it", Inbox(), None, 0.3, lambda: next(reasons), lambda *said: told.append(said) or ""
+    )
+    child = os.posix_spawn("/bin/sh", ["sh", "-c", 'trap "" TERM; sleep 60'], os.environ)
+    assert attend(child, care, group=False) in (137, 143)
+    assert [reason for reason, _ in told] == ["first"]
+
+
+def orphaned_supervisor(left, late):
+    life, other = os.pipe()
+    os.close(other)  # the wrapper is gone
+    os.set_blocking(life, False)
+    ours = ChildCare("it", Inbox(), None, 5.0, lambda: None, lambda *_: "")
+    return _Supervisor(ours, LeaseEnd(left), 5.0, late, life, os.getpid())
+
+
+@pytest.mark.parametrize("left", [0.4, -0.1, float("inf")])
+def test_who_kills_a_wrapper_late_in_its_lease_does_not_give_the_command_longer(left):
+    supervisor = orphaned_supervisor(left, late=0.25)
+    assert supervisor._why_stop().endswith("(lifehold run) is gone")
+    assert supervisor.care.kill_by == supervisor.ends.at + 0.25
+    os.close(supervisor.life)
+
+
+def test_a_lease_that_was_over_long_ago_leaves_a_supervised_command_no_moment():
+    supervisor = orphaned_supervisor(left=-1.0, late=0.25)
+    assert attend(sleeper(), supervisor.care, group=False) == 137  # not 143, of TERM
+    os.close(supervisor.life)
+
+
+def test_the_end_of_a_lease_that_is_over_stays_where_it_was():
+    ends = LeaseEnd(-1.0)
+    over_at = ends.at
+    ends.tell(0.0)
+    assert ends.at == over_at
+    ends.tell(5.0)
+    assert ends.left() > 0
+
+
+def test_a_stderr_that_takes_nothing_delays_no_kill(monkeypatch):
+    waits = []
+    monkeypatch.setattr(render, "_takes_more", lambda: False)
+    monkeypatch.setattr(render.native, "beside", lambda _, seconds: waits.append(seconds))
+    kill_by = clock.now() + 0.2
+    care = ChildCare("it", Inbox(), None, 5.0, lambda: "over", lambda *_: "words")
+    care.kill_by = kill_by
+    attend(sleeper(), care, group=False)
+    assert waits
+    assert max(waits) <= 0.2
+
+
+@needs("command:bash", "proc")
+def test_a_command_whose_lease_ended_in_a_stop_at_a_terminal_runs_no_more(lifehold):
+    """After Ctrl-Z, and `fg` when another has the lock: KILL comes before CONT."""
+    lease = ("--kind", "soft", "--ttl", "2", "job", "--")
+    shell = Shell(lifehold.folder, lifehold.environment)
+    try:
+        script = 'trap "echo > continued" CONT; echo $$ > pid; read line'
+        shell.type(f"lifehold run {' '.join(lease)} sh -c '{script}'\n")
+        child = pid_of(lifehold.folder / "pid")
+        shell.type(CTRL_Z)
+        shell.wait(r"Stopped\s+lifehold run .*\n")
+        shell.wait(re.escape(PROMPT))
+        assert state(child) == "T"
+        assert lifehold("run", "-w", "60", *lease, "true").returncode == 0
+        shell.type("fg\n")
+        shell.wait("KILL now\n")
+        shell.wait(re.escape(PROMPT))
+        assert shell.run("echo status $?").endswith("status 74\n")
+        assert not Path(f"/proc/{child}").exists()
+        assert not (lifehold.folder / "continued").exists()
+    finally:
+        shell.end()

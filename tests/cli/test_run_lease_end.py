@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import sys
 import time
-from pathlib import Path
 
 import pytest
 
 from ground import needs
-from lifehold.cli import render
+from lifehold.cli import child, render
 from lifehold.cli.child import ChildCare, LeaseEnd, _Supervisor, attend
 from lifehold.runtime import clock
 
@@ -49,8 +50,8 @@ def test_what_is_found_later_never_makes_the_end_of_a_command_later():
     care = ChildCare(
         "it", Inbox(), None, 0.3, lambda: next(reasons), lambda *said: told.append(said) or ""
     )
-    child = os.posix_spawn("/bin/sh", ["sh", "-c", 'trap "" TERM; sleep 60'], os.environ)
-    assert attend(child, care, group=False) in (137, 143)
+    process = os.posix_spawn("/bin/sh", ["sh", "-c", 'trap "" TERM; sleep 60'], os.environ)
+    assert attend(process, care, group=False) in (137, 143)
     assert [reason for reason, _ in told] == ["first"]
 
 
@@ -98,24 +99,127 @@ def test_a_stderr_that_takes_nothing_delays_no_kill(monkeypatch):
 
 
 @needs("command:bash", "proc")
-def test_a_command_whose_lease_ended_in_a_stop_at_a_terminal_runs_no_more(lifehold):
+def test_a_command_whose_lease_ended_in_a_stop_at_a_terminal_runs_no_more(lifehold, alive):
     """After Ctrl-Z, and `fg` when another has the lock: KILL comes before CONT."""
     lease = ("--kind", "soft", "--ttl", "2", "job", "--")
     shell = Shell(lifehold.folder, lifehold.environment)
     try:
         script = 'trap "echo > continued" CONT; echo $$ > pid; read line'
         shell.type(f"lifehold run {' '.join(lease)} sh -c '{script}'\n")
-        child = pid_of(lifehold.folder / "pid")
+        command = pid_of(lifehold.folder / "pid")
         shell.type(CTRL_Z)
         shell.wait(r"Stopped\s+lifehold run .*\n")
         shell.wait(re.escape(PROMPT))
-        assert state(child) == "T"
+        assert state(command) == "T"
         assert lifehold("run", "-w", "60", *lease, "true").returncode == 0
         shell.type("fg\n")
         shell.wait("KILL now\n")
         shell.wait(re.escape(PROMPT))
         assert shell.run("echo status $?").endswith("status 74\n")
-        assert not Path(f"/proc/{child}").exists()
+        assert not alive(command)
         assert not (lifehold.folder / "continued").exists()
     finally:
         shell.end()
+
+
+STOP_ONCE = """
+import os, signal, sys
+from lifehold.cli import child, main
+real = {0}
+def stopped():
+    {0} = real
+    os.kill(os.getpid(), signal.SIGSTOP)
+    return real()
+{0} = stopped
+sys.exit(main.main())
+"""
+
+
+@pytest.mark.parametrize("at", ["child.become_subreaper", "os.fork"])
+def test_a_command_does_not_begin_when_its_lease_is_over(lifehold, eventually, at):
+    """The wrapper is stopped between the grant and the birth of CMD."""
+    lease = ("run", "-w", "60", "--kind", "soft", "--ttl", "2", "job", "--")
+    run = lifehold.start(*lease, "touch", "begun", program=("-c", STOP_ONCE.format(at)))
+    eventually(lambda: state(run.pid) == "T", "it is stopped")
+    assert lifehold(*lease, "true").returncode == 0
+    run.send_signal(signal.SIGCONT)
+    assert run.wait(60) == 74
+    assert not (lifehold.folder / "begun").exists()
+    told = run.stderr.read()
+    assert "lifehold: the lease was over before 'touch' began: it is not run\n" in told
+
+
+def test_a_group_of_which_the_leader_alone_is_stopped_ends_with_the_lease(lifehold, alive):
+    lease = ("--kind", "soft", "--ttl", "2", "job", "--")
+    script = "(while :; do sleep 0.05; done) & echo $!; echo $$; wait"
+    run = lifehold.start("run", *lease, "sh", "-c", script)
+    worker, leader = int(run.stdout.readline()), int(run.stdout.readline())
+    for pid in (run.pid, leader):
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        alone = f"kill -0 {worker} 2>/dev/null || echo alone"
+        done = lifehold("run", "-w", "60", *lease, "sh", "-c", alone)
+        assert done.stdout == "alone\n", done.stderr
+    finally:
+        run.send_signal(signal.SIGCONT)
+    assert run.wait(60) == 74
+    assert not alive(leader)
+
+
+LEAVES = """
+import os, sys, time
+os.setpgid(0, os.getpgid(os.getppid()))
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_a_command_that_has_left_its_group_is_stopped_all_the_same(lifehold, alive, close):
+    words = ("run", *close, "--max-hold", "0.5", "--kill-grace", "9", "job", "--")
+    run = lifehold.start(*words, sys.executable, "-c", LEAVES)
+    command = int(run.stdout.readline())
+    assert run.wait(60) == 74
+    assert not alive(command)
+
+
+OTHER_PROC = """
+import os, sys
+from lifehold.cli import child, main
+child.is_proc_ours = lambda: False
+child.is_stopped = lambda pid: False
+child.TELL = 0.1
+sys.exit(main.main())
+"""
+
+
+def test_a_proc_that_is_not_ours_says_nothing_about_who_of_the_group_runs(lifehold):
+    """In a PID namespace of its own with the /proc of another the group's numbers are others'."""
+    me = os.getpgid(0)
+    assert os.getpid() in child.members(me)
+    script = "sleep 600 & exit 5"
+    run = lifehold.start("run", "job", "sh", "-c", script, program=("-c", OTHER_PROC))
+    assert "processes that it started run on: the lock is held" in run.stderr.readline()
+    assert not lifehold.free()
+
+
+def test_members_of_a_group_are_not_told_by_the_proc_of_another_namespace(monkeypatch):
+    monkeypatch.setattr(os, "getpid", lambda: 2**22 + 1)
+    assert not child.is_proc_ours()
+    assert child.members(os.getpgid(0)) is None
+    assert not child.is_all_stopped(os.getpgid(0))
+
+
+def test_where_proc_is_not_ours_the_clock_ends_the_command_of_a_stopped_wrapper(lifehold):
+    lease = ("--kind", "soft", "--ttl", "2", "job", "--")
+    script = "echo $$; exec sleep 60"
+    run = lifehold.start("run", *lease, "sh", "-c", script, program=("-c", OTHER_PROC))
+    command = int(run.stdout.readline())
+    run.send_signal(signal.SIGSTOP)
+    try:
+        alone = f"kill -0 {command} 2>/dev/null || echo alone"
+        done = lifehold("run", "-w", "60", *lease, "sh", "-c", alone)
+        assert done.stdout == "alone\n", done.stderr
+    finally:
+        run.send_signal(signal.SIGCONT)
+    assert run.wait(60) == 74

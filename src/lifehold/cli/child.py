@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import sys
 
 from ..core.grant import STOPPED, TRACED
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..runtime import process
     from . import render
+    from .terminal import Terminal
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
 
@@ -52,6 +52,14 @@ class CannotStart(Exception):
         if missing and command[0].startswith("-"):
             reason = "not found; options of lifehold stand before the --"
         super().__init__(f"cannot run '{printable(command[0])}': {reason}")
+
+
+class TooLate(CannotStart):
+    """The lease was over before CMD could begin."""
+
+    def __init__(self, what: str) -> None:
+        self.code = exits.LOST
+        Exception.__init__(self, f"the lease was over before {what} began: it is not run")
 
 
 def spawn(
@@ -329,7 +337,7 @@ class _Attendance:
         now = clock.now()
         if now >= self.tell_at:
             left = members(self.pid)
-            if left == []:
+            if left == {}:
                 return True  # zombies whose parent does not care
             self.tell_at = now + max(TELL, now - self.ended_at)
             then = "the lock is held until they end (setsid keeps one out of this)"
@@ -395,14 +403,26 @@ class _Attendance:
     def _send(self, number: int | None, *, one: bool = False) -> None:
         """A signal to the group, or to the child: not reaped, so its number is still its own."""
         assert number is not None
+        targets = [self.pid] if one or not self.group else [-self.pid]
+        if targets == [-self.pid] and self.code is None and self._has_left():
+            targets.append(self.pid)
+        for target in targets:
+            try:
+                os.kill(target, number)
+            except ProcessLookupError:
+                continue
+            except PermissionError:  # it has become another user: nothing but waiting is left
+                self._say(
+                    f"signal {number} cannot be sent to {self.care.what}, which runs as another "
+                    "user"
+                )
+
+    def _has_left(self) -> bool:
+        """Whether the child is in another group than its own: not yet there, or moved away."""
         try:
-            os.kill(-self.pid if self.group and not one else self.pid, number)
-        except ProcessLookupError:
-            return
-        except PermissionError:  # it has become another user: nothing but waiting is left
-            self._say(
-                f"signal {number} cannot be sent to {self.care.what}, which runs as another user"
-            )
+            return os.getpgid(self.pid) != self.pid
+        except OSError:
+            return False
 
 
 def bury(kept: int) -> None:
@@ -421,9 +441,9 @@ def bury(kept: int) -> None:
         return
 
 
-def members(group: int) -> list[int] | None:
-    """The processes of a group that are no zombies; None where that cannot be seen."""
-    found = []
+def members(group: int) -> dict[int, bytes] | None:
+    """The processes of a group that are no zombies, with their states; None if it is not told."""
+    found = {}
     try:
         for name in os.listdir("/proc"):
             if name.isdigit():
@@ -433,13 +453,21 @@ def members(group: int) -> list[int] | None:
                 except (FileNotFoundError, ProcessLookupError):
                     continue  # gone meanwhile
                 if int(pgrp) == group and state not in (b"Z", b"X"):
-                    found.append(int(name))
+                    found[int(name)] = state
     except OSError:
         return None  # no /proc, or one that hides the processes of others (hidepid)
-    return found if os.path.exists("/proc/1/stat") else None
+    return found if is_proc_ours() and os.path.exists("/proc/1/stat") else None
 
 
-def _listed(pids: list[int] | None) -> str:
+def is_proc_ours() -> bool:
+    """Whether /proc calls processes by our numbers: not that of another PID namespace."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _listed(pids: dict[int, bytes] | None) -> str:
     if not pids:
         return ""
     more = ", ..." if len(pids) > 5 else ""
@@ -542,6 +570,9 @@ def run_supervised(
     me, look_in = os.getpid(), care.look_in
     try:
         ends = LeaseEnd(look_in())  # known before CMD is: the wrapper may be stopped right then
+        if ends.left() <= 0:
+            care.overdue = True
+            raise TooLate(care.what)
         life, _alive = os.pipe()  # _alive stays open for as long as the wrapper lives
         news, tell = os.pipe()
         copies = [os.dup(number) for number in held]
@@ -632,6 +663,10 @@ class _Supervisor:
             if os.getppid() == me:
                 lead(ours.terminal, lend=lend)
                 os.write(tell, b"%d" % os.getpid())
+                if self.ends.left() <= 0:  # wrapper or supervisor were stopped until now
+                    self.ends.overdue = True
+                    render.say(str(TooLate(ours.what)))
+                    os._exit(exits.LOST)
                 os._exit(refuse(command, become(command, environment, ours.inbox)))
             os._exit(exits.BUG)
         os.close(tell)
@@ -658,10 +693,15 @@ class _Supervisor:
         if self._orphaned():
             self.care.kill_by = by
             return f"{wrapper} is gone"
-        if self.ends.left() > 0 or not is_stopped(self.wrapper) or is_stopped(self.child):
+        if self.ends.left() > 0:
+            return None
+        how = "is stopped"
+        if not is_proc_ours():  # L8  nobody tells whether it is stopped: the clock decides
+            how = "is late"
+        elif not is_stopped(self.wrapper) or is_all_stopped(self.child):
             return None
         self.care.kill_by, self.ends.overdue = by, True
-        return f"{wrapper} is stopped, and the lease that it does not renew is over"
+        return f"{wrapper} {how}, and the lease that it does not renew is over"
 
 
 def is_stopped(pid: int) -> bool:
@@ -669,74 +709,7 @@ def is_stopped(pid: int) -> bool:
     return process.halted(pid) in (STOPPED, TRACED)
 
 
-# ------------------------------------------------------------------------------------------------
-# The terminal's foreground: lent to CMD's process group, and taken back.
-#
-# Promise: Ctrl-C, Ctrl-Z, fg and bg work as they do without lifehold. Rule: the terminal is given
-# to CMD only while it is ours to give (our process group is in the foreground), and taken back only
-# while CMD's has it: whatever a shell has decided in between stays decided.
-
-
-class Terminal:
-    """The controlling terminal, if there is one. `home`: our process group."""
-
-    __slots__ = ("_decided", "_fd", "home")
-
-    def __init__(self) -> None:
-        self.home = os.getpgrp()
-        self._decided: bool | None = None
-        try:
-            self._fd = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            self._fd = -1
-
-    def __bool__(self) -> bool:
-        """Whether there is one: without, nobody could continue who is stopped."""
-        return self._fd >= 0
-
-    def is_of(self, group: int) -> bool:
-        """Whether `group` is the one in the foreground."""
-        try:
-            return self._fd >= 0 and os.tcgetpgrp(self._fd) == group
-        except OSError:
-            return False  # hung up
-
-    def to_be_lent(self) -> bool:
-        """Whether CMD is to have the foreground from its first instruction on.
-
-        Not in a pipeline, `lifehold run x -- make | less`: there the others have a claim to it, and
-        CMD gets it when it asks for it, by being stopped for reading.
-        """
-        if self._decided is not None:
-            return self._decided and self.is_of(self.home)
-        return self.is_of(self.home) and not _piped(0) and not _piped(1)
-
-    def decide(self) -> None:
-        """Whether it is to be lent is decided now: before stdout becomes a file."""
-        self._decided = self.to_be_lent()
-
-    def give(self, group: int) -> None:
-        """Put `group` into the foreground."""
-        # From the background that is allowed only to who blocks SIGTTOU.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
-        try:
-            os.tcsetpgrp(self._fd, group)
-        except OSError:
-            return  # hung up, or the group is gone: a terminal is never worth the lock
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def take_back(self, group: int) -> bool:
-        """Put our own group into the foreground, if it is `group` that is there."""
-        if not self.is_of(group):
-            return False
-        self.give(self.home)
-        return True
-
-
-def _piped(number: int) -> bool:
-    try:
-        mode = os.fstat(number).st_mode
-    except OSError:
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+def is_all_stopped(group: int) -> bool:
+    """Whether no process of a group runs, as each is stopped; False where that is not told."""
+    states = set((members(group) or {}).values())
+    return bool(states) and states <= {b"T", b"t"}

@@ -25,13 +25,14 @@ from ..recipes.once_build import LOCK, begin, put_in_place, site_of, target_of
 from ..recipes.once_results import COMMAND, LIMIT, Codec, packed
 from ..runtime import clock
 from . import exits
-from .child import CannotStart, Terminal
+from .child import CannotStart
 from .locks import CommandLock, doubles_text, take
 from .options_once import ONCE, name_and_command, refuse_name
 from .options_run import RUN
 from .render import forget_stdout, say
 from .run import LOST, NOT_STARTED, RAN, LockedCommand, RunReport
 from .signals import RESTORED
+from .terminal import Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -20,9 +20,10 @@ from ..core.mask import masked_command, printable
 from ..local import ground, lock_names
 from ..runtime import clock, fork
 from . import exits, target
-from .child import CannotStart, ChildCare, Terminal, attend, become, spawn, spawn_at_terminal
+from .child import CannotStart, ChildCare, attend, become, spawn, spawn_at_terminal
 from .options_run import RUN, contradictions, names_and_command, quick
 from .signals import SignalQueue
+from .terminal import Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

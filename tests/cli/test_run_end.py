@@ -302,6 +302,51 @@ def test_a_supervisor_that_gets_no_process_for_the_command_says_so(lifehold):
     assert done.stderr == "lifehold: cannot run 'true': Resource temporarily unavailable\n"
 
 
+STOPPED_AT_BIRTH = """
+import os, signal, sys
+from lifehold.cli import main
+real = os.fork
+def fork():
+    os.fork = real
+    if not (child := real()):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return child
+os.fork = fork
+sys.exit(main.main())
+"""
+
+
+@needs("proc")
+def test_a_supervisor_stopped_at_its_birth_leaves_no_deaf_wrapper(lifehold, eventually):
+    words = ("run", "-o", "--max-hold", "1", "job", "--", "sleep", "60")
+    run = lifehold.start(*words, program=("-c", STOPPED_AT_BIRTH))
+    eventually(lambda: list(children(run.pid).values()) == ["T"], "the supervisor is stopped")
+    assert run.wait(60) == 74
+    assert lifehold.free()
+
+
+def test_after_the_end_of_its_supervisor_no_signal_goes_to_the_number_of_a_command(lifehold):
+    """All of its group was gone, so the number may be another's."""
+    tell = PATCHED.format("child._end_group = lambda *_: print('sent')")
+    done = lifehold("run", "-o", "job", "sh", "-c", "kill -KILL $$", program=("-c", tell))
+    assert (done.returncode, done.stdout) == (137, "")
+
+
+UNABLE = """
+import os, sys
+unable = ("setpriv", "--bounding-set=-kill", "--inh-caps=-kill")
+os.execvp("setpriv", [*unable, sys.executable, "-m", "lifehold", *sys.argv[1:]])
+"""
+
+
+@needs("linux", "root", "command:setpriv")
+def test_a_group_left_to_another_user_is_told(lifehold):
+    script = "setpriv --reuid 65534 --clear-groups sleep 600 & exit 5"
+    run = lifehold.start("run", "job", "sh", "-c", script, program=("-c", UNABLE))
+    assert "has ended with 5, and processes that it started run on" in run.stderr.readline()
+    assert not lifehold.free()
+
+
 def children(pid):
     """State of each child of a process, by its number."""
     found = {}

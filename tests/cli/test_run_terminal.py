@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -296,3 +297,56 @@ def test_a_killed_wrapper_gives_the_terminal_back_to_the_shell(shell, lifehold, 
     os.kill(parent, signal.SIGKILL)
     shell.wait("(?s)Killed.*" + re.escape(PROMPT))
     assert shell.run("echo status $?").endswith("status 137\n")
+
+
+AT_BIRTH = """
+import os, signal, sys
+from lifehold.cli import child, main
+real = child.become
+def become(*given):
+    os.kill(0, signal.SIGTSTP)  # as the terminal does, to the group in its foreground
+    return real(*given)
+child.become = become
+sys.exit(main.main())
+"""
+
+
+@BOTH
+def test_ctrl_z_at_the_birth_of_the_command_stops_it_until_fg(shell, lifehold, close):
+    (lifehold.folder / "birth").write_text(AT_BIRTH)
+    shell.type(f"{sys.executable} birth run {close}job -- sh -c 'echo begun; exit 3'\n")
+    shell.wait(r"Stopped\s+\S+ birth run .*\n")
+    shell.wait(re.escape(PROMPT))
+    assert not lifehold.free()
+    shell.type("fg\n")
+    shell.wait("\nbegun\n")
+    shell.wait(re.escape(PROMPT))
+    assert shell.run("echo status $?").endswith("status 3\n")
+    assert lifehold.free()
+
+
+@BOTH
+def test_ctrl_z_stops_what_a_command_that_has_ended_left_behind(shell, lifehold, close):
+    rest = "echo $$ > pid; exec sleep 600"
+    script = f'sh -c "{rest}" & sleep 0.5'.replace("$", "\\$")
+    shell.type(f"lifehold run {close}job -- sh -c '{script}'\n")
+    left = pid_of(lifehold.folder / "pid")
+    shell.wait(r"processes that it started run on \(pid \d+\)")
+    shell.type(CTRL_Z)
+    shell.wait(r"Stopped\s+lifehold run .*\n")
+    shell.wait(re.escape(PROMPT))
+    assert state(left) == "T"
+    assert not lifehold.free()
+    shell.fg(left)
+    os.kill(left, signal.SIGKILL)  # Ctrl-C is ignored by what sh has put into the background
+    shell.wait(re.escape(PROMPT))
+    assert lifehold.free()
+
+
+@pytest.mark.parametrize("line", ["run", "run -o", "once --keep 0"])
+@pytest.mark.parametrize("code", [130, 131])
+def test_a_status_like_that_of_a_key_ends_no_script_around_us(shell, lifehold, line, code):
+    (lifehold.folder / "script").write_text(
+        f"lifehold {line} job -- sh -c 'exit {code}'\necho on $?\n"
+    )
+    assert f"on {code}\n" in shell.run("bash script")

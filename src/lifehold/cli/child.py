@@ -101,11 +101,12 @@ def spawn_at_terminal(
     keep: Sequence[int],
     inbox: SignalQueue,
     terminal: Terminal,
-) -> int:
+) -> tuple[int, int]:
     """The same in two steps, with the terminal in CMD's hands before it can ask for it.
 
     Between the two the child holds the lock by duplicates, which the at-fork hook does not know
-    and so does not close. The number of each stays what it was.
+    and so does not close. The number of each stays what it was. With its pid comes what tells in
+    the end whether it became CMD (`see_refusal`): who waited for that would not see it stopped.
     """
     try:
         copies = [os.dup(number) for number in keep]
@@ -125,14 +126,24 @@ def spawn_at_terminal(
             os._exit(code)
     for number in (*copies, tell):
         os.close(number)
-    said = os.read(heard, 16)  # nothing once CMD runs: exec has closed the other end
+    make_leader(child)
+    return child, heard
+
+
+def see_refusal(command: list[str], heard: int) -> None:
+    """Of a child that has ended. Raises CannotStart when it did not become CMD."""
+    said = os.read(heard, 16)  # nothing of CMD: exec has closed the other end
     os.close(heard)
-    if not said:
-        return child
-    os.waitpid(child, 0)
-    terminal.take_back(child)
-    number = int(said)
-    raise CannotStart(command, OSError(number, os.strerror(number)))
+    if said:
+        raise CannotStart(command, OSError(int(said), os.strerror(int(said))))
+
+
+def make_leader(child: int) -> None:
+    """Whoever of the two comes first: a signal must find the group."""
+    try:
+        os.setpgid(child, child)
+    except OSError:
+        pass  # it has become CMD, or is gone
 
 
 def lead(terminal: Terminal, *, lend: bool) -> None:
@@ -206,10 +217,11 @@ class ChildCare:
     `kill_by`, the instant of a KILL that cannot wait for the grace; what it finds later makes the
     end come sooner, never later. `until`: an instant to look at, too; `look_in()`: seconds until a
     look is needed; `held`: whether the lock is ours while it ends; `overdue`: a supervisor has
-    stopped the child, as a lease was over.
+    stopped the child, as a lease was over; `by_signal`: a signal has ended CMD.
     """
 
     __slots__ = (
+        "by_signal",
         "grace",
         "held",
         "inbox",
@@ -237,7 +249,7 @@ class ChildCare:
         self.what, self.inbox, self.terminal, self.grace = what, inbox, terminal, grace
         self.why_stop, self.stopping, self.until = why_stop, stopping, until
         self.look_in, self.kill_by = look_in or _never, float("inf")
-        self.held, self.overdue = True, False
+        self.held, self.overdue, self.by_signal = True, False, False
 
 
 def _never() -> float:
@@ -318,11 +330,23 @@ class _Attendance:
             if os.WIFSTOPPED(status):
                 self._stopped(os.WSTOPSIG(status))
                 continue
+            self.care.by_signal = os.WIFSIGNALED(status)
             code = os.waitstatus_to_exitcode(status)
             self.code = code if code >= 0 else exits.SIGNAL - code
             self.ended_at = clock.now()
             self.tell_at = self.ended_at + TELL
+        if self.code is not None and self.group:
+            self._see_rest()
         bury(self.pid if self.code is None else 0)
+
+    def _see_rest(self) -> None:
+        """What those of the group do that its leader has left to us, their subreaper."""
+        try:
+            while (found := os.waitpid(-self.pid, os.WNOHANG | os.WUNTRACED))[0]:
+                if os.WIFSTOPPED(found[1]):
+                    self._stopped(os.WSTOPSIG(found[1]))
+        except ChildProcessError:
+            return
 
     def _gone(self) -> bool:
         """Whether nothing of the group runs any more. The child itself has been reaped."""
@@ -333,7 +357,7 @@ class _Attendance:
         except ProcessLookupError:
             return True
         except PermissionError:
-            return False  # somebody else's by now
+            pass  # somebody else's by now, and waited for all the same
         now = clock.now()
         if now >= self.tell_at:
             left = members(self.pid)
@@ -516,17 +540,18 @@ def prctl(option: int, value: int) -> None:
 
 
 PR_SET_PDEATHSIG = 1
+GONE, BY_SIGNAL = 1.0, 2.0
 AGAIN = 0.1  # seconds between two looks at a wrapper whose leases are over
 
 
 class LeaseEnd:
     """When the first lease ends, in memory that wrapper and supervisor share.
 
-    Each of its two numbers has one writer, and is written whole.
+    And what the supervisor tells of its work. Each number is written whole.
     """
 
     def __init__(self, left: float) -> None:
-        self._page = memoryview(mmap.mmap(-1, 16)).cast("d")
+        self._page = memoryview(mmap.mmap(-1, 24)).cast("d")
         self._page[0] = clock.now() + left
 
     def tell(self, left: float) -> None:
@@ -551,6 +576,20 @@ class LeaseEnd:
     @overdue.setter
     def overdue(self, yes: bool) -> None:
         self._page[1] = yes
+
+    def tell_gone(self, by_signal: bool) -> None:
+        """By the supervisor: nothing of CMD's group runs any more."""
+        self._page[2] = BY_SIGNAL if by_signal else GONE
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has told so."""
+        return bool(self._page[2])
+
+    @property
+    def by_signal(self) -> bool:
+        """Whether a signal has ended CMD."""
+        return self._page[2] == BY_SIGNAL
 
 
 def run_supervised(
@@ -591,8 +630,6 @@ def run_supervised(
             os._exit(code)
     for number in (*copies, life, tell):
         os.close(number)
-    child = int(os.read(news, 32) or 0)  # nothing, when the supervisor ended before it was there
-    os.close(news)
 
     def look_and_tell() -> float:
         left = look_in()
@@ -601,10 +638,22 @@ def run_supervised(
 
     care.look_in = look_and_tell
     code = attend(supervisor, care, group=False)
-    care.overdue = ends.overdue
-    if child:  # gone with its group, as it should be, unless the supervisor was killed
+    care.overdue, care.by_signal = ends.overdue, ends.by_signal
+    child = _told(news)
+    if child and not ends.gone:  # the supervisor was killed; else the number may be another's now
         _end_group(child, care, code)
     return code
+
+
+def _told(news: int) -> int:
+    """CMD's pid, as its child told it before exec; 0 when there was none."""
+    os.set_blocking(news, False)
+    try:
+        return int(os.read(news, 32) or 0)
+    except BlockingIOError:
+        return 0  # of a supervisor that was killed: such a child does not become CMD
+    finally:
+        os.close(news)
 
 
 def _end_group(child: int, care: ChildCare, code: int) -> None:
@@ -670,12 +719,11 @@ class _Supervisor:
                 os._exit(refuse(command, become(command, environment, ours.inbox)))
             os._exit(exits.BUG)
         os.close(tell)
-        try:
-            os.setpgid(child, child)  # whoever of the two comes first: a signal must find the group
-        except OSError:
-            pass  # it has become CMD, or is gone
+        make_leader(child)
         self.child = child
-        return attend(child, self.care)
+        code = attend(child, self.care)
+        self.ends.tell_gone(self.care.by_signal)
+        return code
 
     def _orphaned(self) -> bool:
         try:

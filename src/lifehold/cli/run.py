@@ -20,7 +20,15 @@ from ..core.mask import masked_command, printable
 from ..local import ground, lock_names
 from ..runtime import clock, fork
 from . import exits, target
-from .child import CannotStart, ChildCare, attend, become, spawn, spawn_at_terminal
+from .child import (
+    CannotStart,
+    ChildCare,
+    attend,
+    become,
+    see_refusal,
+    spawn,
+    spawn_at_terminal,
+)
 from .options_run import RUN, contradictions, names_and_command, quick
 from .signals import SignalQueue
 from .terminal import Terminal
@@ -154,9 +162,14 @@ class LockedCommand:
             late = min((margin_of(lease) / 2 for lease in self.leases), default=grace)
             return run_supervised(self.command, environment, numbers, self.care, grace, late)
         if lend:
-            pid = spawn_at_terminal(self.command, environment, numbers, self.inbox, self.terminal)
-        else:
-            pid = spawn(self.command, environment, numbers, self.inbox)
+            pid, heard = spawn_at_terminal(
+                self.command, environment, numbers, self.inbox, self.terminal
+            )
+            self.report.get_ready()
+            code = attend(pid, self.care)
+            see_refusal(self.command, heard)
+            return code
+        pid = spawn(self.command, environment, numbers, self.inbox)
         self.report.get_ready()
         return attend(pid, self.care)
 
@@ -212,7 +225,8 @@ class LockedCommand:
 
     def _as_typed(self, code: int, lent: bool) -> None:
         """Pass on what was typed to CMD alone, and ended it: to us, and to a script around us."""
-        if code not in (exits.SIGNAL + signal.SIGINT, exits.SIGNAL + signal.SIGQUIT):
+        typed = (exits.SIGNAL + signal.SIGINT, exits.SIGNAL + signal.SIGQUIT)
+        if code not in typed or not self.care.by_signal:  # `exit 130` is CMD's own answer
             return
         number = code - exits.SIGNAL
         if lent and self.terminal.is_of(self.terminal.home):

@@ -592,6 +592,15 @@ class LeaseEnd:
         return self._page[2] == BY_SIGNAL
 
 
+def _end_of_lease(care: ChildCare) -> LeaseEnd:
+    """Known before CMD is, as the wrapper may be stopped right then. Raises TooLate if it came."""
+    ends = LeaseEnd(care.look_in())
+    if ends.left() <= 0:
+        care.overdue = True
+        raise TooLate(care.what)
+    return ends
+
+
 def run_supervised(
     command: list[str],
     environment: dict[str, str],
@@ -608,10 +617,7 @@ def run_supervised(
     become_subreaper()
     me, look_in = os.getpid(), care.look_in
     try:
-        ends = LeaseEnd(look_in())  # known before CMD is: the wrapper may be stopped right then
-        if ends.left() <= 0:
-            care.overdue = True
-            raise TooLate(care.what)
+        ends = _end_of_lease(care)
         life, _alive = os.pipe()  # _alive stays open for as long as the wrapper lives
         news, tell = os.pipe()
         copies = [os.dup(number) for number in held]

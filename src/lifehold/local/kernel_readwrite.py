@@ -122,15 +122,15 @@ class KernelReadWrite(LinedKernelLock):
             try:
                 if grant.handle[0].generation != fork.here():
                     return not_open(grant.handle[0])
-                slot = grant.handle.pop()
+                slot = ours = grant.handle.pop()
             except IndexError:
                 return Lost(RELEASED)
-            found = kernel_record.look(self.files, self.path, slot)
-            lost = found if isinstance(found, Lost) else self._share(slot, grant)
+            found = kernel_record.look(self.files, self.path, ours)
+            lost = found if isinstance(found, Lost) else self._share(ours, grant)
             if lost is not None:
-                slot.close()
+                ours.close()
                 return lost
-            grant.handle.append(slot)
+            grant.handle.append(ours)
             slot = None  # another thread may release it from here on
             return grant
         except BaseException as error:

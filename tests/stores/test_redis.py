@@ -174,7 +174,7 @@ def test_names_are_listed_in_pieces(redis_url):
     store = connect(redis_url)
     count = 1700
     for number in range(count):
-        finish(store._site.backend._call("order", f"many/{number:05}", "bump", "0", ""))
+        finish(store._site.backend._call("order", f"many/{number:05}", "bump", "0", "", ""))
     assert store.list("many/") == [f"many/{number:05}" for number in range(count)]
     assert store.list("many/0000") == [f"many/{number:05}" for number in range(10)]
 

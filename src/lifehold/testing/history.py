@@ -23,6 +23,7 @@ from __future__ import annotations
 import heapq
 import json
 import os
+from bisect import bisect_right
 from collections import defaultdict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -196,7 +197,7 @@ def _end(turn: Turn) -> int:
 
 
 def _overlaps(ordered: list[Turn], permits: int | None) -> list[HistoryFinding]:
-    """Two inside that exclude each other, or readers inside with a writer between them."""
+    """Two inside that exclude each other."""
     found: list[HistoryFinding] = []
     inside: list[tuple[int, int, Turn]] = []  # by the end of the turn
     for number, turn in enumerate(ordered):
@@ -208,8 +209,6 @@ def _overlaps(ordered: list[Turn], permits: int | None) -> list[HistoryFinding]:
             slots = turn.what == other.what == SLOT and turn.slot != other.slot
             if not beside and not slots:
                 found.append(HistoryFinding(MUTEX, (other, turn)))
-            if beside and None not in (turn.token, other.token) and turn.token != other.token:
-                found.append(HistoryFinding(GENERATION, (other, turn)))
         holding = [other for other in others if other.what == SLOT]
         if permits is not None and turn.what == SLOT:
             odd = turn.slot is None or not 0 <= turn.slot < permits
@@ -235,27 +234,33 @@ def _growing(ordered: list[Turn]) -> list[HistoryFinding]:
 def _generations(ordered: list[Turn]) -> list[HistoryFinding]:
     """A reader carries the token of the last writer before it, and of no later one.
 
-    So it is never less than that of a reader before it.
-
-    A writer that was killed before its first note may stand between the two: greater is right, as
-    long as the next writer's is greater still.
+    A writer that was killed before its first note, or that drew a token and gave up, may stand
+    between the two: greater is right, as long as the next writer's is greater still. So a reader's
+    is never less than that of a reader who was in when it asked.
     """
     found, last = [], None
-    reading: list[Turn] = []
+    reading: list[Turn] = []  # since that writer, by entry
+    tops: list[Turn] = []  # the greatest of each and all before it
     for turn in ordered:
         if turn.token is None:
             continue
         if turn.what == READ:
-            if last is not None and turn.token < (last.token or 0):
-                found.append(HistoryFinding(GENERATION, (last, turn)))
-            else:
-                last = turn
+            known = bisect_right(reading, turn.asked, key=lambda one: one.entered)
+            before = tops[known - 1 : known] + ([] if last is None else [last])
+            top = max(before, key=_token, default=turn)
+            if turn.token < _token(top):
+                found.append(HistoryFinding(GENERATION, (top, turn)))
             reading.append(turn)
+            tops.append(max([turn, *tops[-1:]], key=_token))
         elif turn.what == WRITE:
-            late = [one for one in reading if (one.token or 0) >= turn.token]
+            late = [one for one in reading if _token(one) >= turn.token]
             found += [HistoryFinding(GENERATION, (one, turn)) for one in late]
-            reading, last = [], turn
+            reading, tops, last = [], [], turn
     return found
+
+
+def _token(turn: Turn) -> int:
+    return turn.token or 0
 
 
 def _fenced(ordered: list[Turn]) -> list[HistoryFinding]:

@@ -104,7 +104,7 @@ def test_a_list_of_all_names_of_postgresql_takes_no_long_question(pg_server, pg_
     from lifehold.store.postgres.backend import Postgres
 
     store = connect(pg_url, create=True)
-    lease = store.lock("mine", ttl=60, heartbeat=0.25, wait=0).acquire()
+    lease = store.lock("mine", ttl=60, heartbeat=1.0, wait=0).acquire()
     fill_postgres(pg_server, pg_url)
     asked, sizes = Postgres.page, []
 

@@ -523,3 +523,136 @@ def test_a_key_that_is_written_again_is_not_compared_with_the_first_value(step, 
     assert "LH203" in codes(text)
     for unsafe in (False, True):
         assert ("r.eval(" in cured(text, unsafe=unsafe)) == (unsafe in kinds)
+
+
+# --- LH108: a statement that does more than to remove --------------------------------------------
+
+REMOVED = """\
+import fcntl, os
+from pathlib import Path
+seen = []
+def told(path):
+    seen.append(path)
+    return path
+def job(lock_path):
+    with open(lock_path, "a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        REMOVE
+    print(seen, sorted(set(locals()) - {"handle", "lock_path"}))
+job("job.lock")
+"""
+DOES_MORE = (
+    "os.unlink(gone := lock_path)",
+    "if os.path.exists(gone := lock_path): os.unlink(lock_path)",
+    "os.unlink(told(lock_path))",
+    "os.unlink(lock_path if told(lock_path) else lock_path)",
+)
+
+
+@pytest.mark.parametrize("removed", DOES_MORE)
+def test_a_removal_in_which_more_is_done_is_left_as_it_is(removed, tmp_path):
+    text = REMOVED.replace("REMOVE", removed)
+    before = ran(tmp_path / "before", text)
+    assert before[0] == 0
+    assert ran(tmp_path / "after", cured(text, unsafe=True)) == before
+
+
+def test_a_removal_that_only_spells_its_path_is_still_dropped():
+    text = REMOVED.replace("REMOVE", "os.unlink(str(Path(lock_path)))")
+    assert "LH108" in codes(text)
+    assert "os.unlink" not in cured(text, unsafe=True)
+
+
+# --- LH110: what is done before the release, after a success alone -------------------------------
+
+SPOOL = """\
+import contextlib, os
+from filelock import FileLock
+lock = FileLock("db.lock")
+@contextlib.contextmanager
+def transaction(journal):
+    lock.acquire()
+    with open(journal, "w") as file:
+        file.write("begun")
+    yield
+    STEPS
+try:
+    with transaction("db.journal"):
+        raise ValueError("no")
+except ValueError:
+    pass
+print(os.path.exists("db.journal"))
+with transaction("db.journal"):
+    pass
+print(os.path.exists("db.journal"), lock.is_locked)
+"""
+FREED = """\
+import sys, types
+class FileLock:
+    is_locked = 0
+    def __init__(self, path): pass
+    def acquire(self): self.is_locked += 1
+    def release(self): self.is_locked -= 1
+sys.modules["filelock"] = types.SimpleNamespace(FileLock=FileLock)
+"""
+
+
+def test_a_journal_that_a_success_removes_outlives_an_error(tmp_path):
+    text = SPOOL.replace("STEPS", "os.remove(journal)\n    lock.release()")
+    assert "LH110" in codes(text)
+    assert ran(tmp_path / "before", FREED + text) == (0, "True\nFalse 1\n", "")
+    after = cured(text)
+    assert "finally:\n        lock.release()\n" in after
+    assert ran(tmp_path / "after", FREED + after) == (0, "True\nFalse 0\n", "")
+
+
+BEHIND = (
+    "lock.release()\n    os.remove(journal)",
+    "lock.release()\n    if os.path.exists(journal):\n        os.remove(journal)",
+    "done = True\n    os.remove(journal)\n    lock.release()",
+)
+
+
+@pytest.mark.parametrize("steps", BEHIND)
+def test_where_the_removal_cannot_stay_before_the_release_nothing_is_written(steps):
+    text = SPOOL.replace("STEPS", steps)
+    assert "LH110" in codes(text)
+    assert cured(text, unsafe=True) == text
+
+
+PERHAPS = """\
+import contextlib, os
+@contextlib.contextmanager
+def locked(lock_path):
+    MAKE
+    yield
+    os.unlink(lock_path)
+"""
+NOT_SURE = {
+    "a branch": "if busy():\n        os.close(os.open(lock_path, os.O_CREAT | os.O_EXCL))",
+    "an error that is passed over": (
+        "try:\n        os.close(os.open(lock_path, os.O_CREAT | os.O_EXCL))\n"
+        "    except FileExistsError:\n        pass"
+    ),
+}
+SURE = {
+    "a statement": "os.close(os.open(lock_path, os.O_CREAT | os.O_EXCL))",
+    "an error that is told": (
+        "try:\n        os.close(os.open(lock_path, os.O_CREAT | os.O_EXCL))\n"
+        "    except FileExistsError:\n        raise RuntimeError(lock_path)"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_SURE)
+def test_a_lock_that_was_perhaps_never_made_is_not_removed_after_an_error(name):
+    text = PERHAPS.replace("MAKE", NOT_SURE[name])
+    assert "LH110" in codes(text)
+    assert cured(text, unsafe=True) == text
+
+
+@pytest.mark.parametrize("name", SURE)
+def test_a_lock_that_was_made_is_removed_after_an_error(name):
+    text = PERHAPS.replace("MAKE", SURE[name])
+    assert "LH110" in codes(text)
+    assert "finally:\n        os.unlink(lock_path)" in cured(text)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 import libcst as cst
 
@@ -41,6 +41,10 @@ ABSENT = re.compile(r"\b(FileNotFoundError|ENOENT|FileExistsError|EEXIST)\b")
 ENDS = re.compile(
     r"^(\w+\.)*(unlock|release|close|remove|unlink|flock|lockf|delete|rmdir|log|debug|info)$"
 )
+LOGS = re.compile(r"^(\w+\.)*(log|debug|info)$")
+REMOVALS = frozenset("remove unlink delete rmdir rmtree removedirs".split())
+GIVEN = (cst.Assign, cst.AnnAssign, cst.AugAssign, cst.Del)
+MODULES = ("", "os", "io", "shutil", "os.path", "aiofiles", "glob")
 
 
 # --- the cures ----------------------------------------------------------------------------------
@@ -55,8 +59,27 @@ def keep_the_file(tree: SourceTree, place: Spot) -> Kind | None:
     if {path_in(tree, gone), ""} & {path_in(tree, each) for each in makes_alone(tree)}:
         return None  # a file that stays would refuse the next one
     whole = emptied(tree, statement)
+    if not does_no_more(tree, whole, gone):
+        return None
     asked = asks_for_files(tree, whole, path_in(tree, gone))
     return ("unsafe" if asked else "safe") if tree.drop(whole) else None
+
+
+def does_no_more(tree: SourceTree, whole: cst.CSTNode, gone: cst.Call) -> bool:
+    """Does a statement nothing but this removal: no name is given, and nothing else is called?"""
+    if any(True for kind in (cst.NamedExpr, cst.Yield) for _ in tree.within(whole, kind)):
+        return False
+    return all(
+        call is gone
+        or name_of(call) in (*LOOKS, *NAMES_PATH)
+        or tree.code(call).startswith(SUPPRESSES)
+        for call in tree.within(whole, cst.Call)
+    )
+
+
+NAMES_PATH = tuple(
+    "join expanduser abspath Path str fspath format with_suffix with_name joinpath".split()
+)
 
 
 def asks_for_files(tree: SourceTree, whole: cst.CSTNode, path: str) -> bool:
@@ -88,7 +111,7 @@ def writes(tree: SourceTree, opened: cst.Call) -> bool:
 def path_in(tree: SourceTree, call: cst.Call) -> str:
     """The path that a call works on, as it is written: its first argument, or what it is of."""
     owner = owner_of(tree, call)
-    told = owner not in ("", "os", "io", "shutil", "os.path", "aiofiles", "glob")
+    told = owner not in MODULES
     path = owner if told else tree.code(call.args[0].value) if call.args else ""
     wrapped = re.fullmatch(r"(?:pathlib\.)?(?:Path|str|os\.fspath)\((.*)\)", path, re.DOTALL)
     return wrapped[1] if wrapped else path
@@ -257,7 +280,10 @@ def ends_for_others(tree: SourceTree, owner: str, function: cst.CSTNode) -> bool
 
 
 def finally_behind_yield(tree: SourceTree, place: Spot) -> Kind | None:
-    """The block of a context manager raises at `yield`."""
+    """The block of a context manager raises at `yield`.
+
+    What stands before the release stays on the way of a success.
+    """
     line = next(tree.at(cst.SimpleStatementLine, place.line), None)
     held = tree.block(line) if line is not None else None
     if line is None or held is None or not any(True for _ in tree.within(line, cst.Yield)):
@@ -267,20 +293,20 @@ def finally_behind_yield(tree: SourceTree, place: Spot) -> Kind | None:
     leaving = (cst.Yield, cst.Return, cst.Break, cst.Continue)
     if not rest or any(True for s in rest for kind in leaving for _ in tree.within(s, kind)):
         return None
-    ends = {tree.positions[each].start.line for each in rest} | {
-        number
-        for each in rest
-        for number in range(tree.line(each), tree.positions[each].end.line + 1)
-    }
-    if not any(span in ends for span in place.spans):
+    if not any(stands_on(tree, each, span) for each in rest for span in place.spans):
         return None
+    parts = release_behind(tree, list(block.body), number, place.spans)
+    if parts is None:
+        return None
+    first, calm = parts
 
     def guarded(body: Body) -> Body:
         one = cst.ensure_type(body[number], cst.SimpleStatementLine)
+        work = [one.with_changes(leading_lines=()), *body[number + 1 : first]]
         tried = cst.Try(
             leading_lines=one.leading_lines,
-            body=cst.IndentedBlock([one.with_changes(leading_lines=())]),
-            finalbody=cst.Finally(cst.IndentedBlock(unspaced(body[number + 1 :]))),
+            body=cst.IndentedBlock(work),
+            finalbody=cst.Finally(cst.IndentedBlock(unspaced(body[first:]))),
         )
         return [*body[:number], tried]
 
@@ -288,8 +314,107 @@ def finally_behind_yield(tree: SourceTree, place: Spot) -> Kind | None:
     if elsewhere is None:
         return None
     tree.reblock(block, guarded)
-    calm = all(ends_only(tree, each) for each in rest)
     return elsewhere if calm else "unsafe"
+
+
+class Made(NamedTuple):
+    """What a function has before its `yield`: what its lock is made of, and the files it opened."""
+
+    things: set[str]
+    files: set[str]
+
+
+def release_behind(
+    tree: SourceTree, body: Body, number: int, spans: tuple[int, ...]
+) -> tuple[int, bool] | None:
+    """Where the release begins behind the `yield` of this number; is there nothing else behind it?
+
+    None where something would be removed after an error that this function may not have made.
+    """
+    made = made_before(tree, body[:number], spans[0])
+    first = next(
+        each
+        for each in range(number + 1, len(body))
+        if stands_on(tree, body[each], spans[-1])
+        or (gives_back(tree, body[each], made) and not only_logs(tree, body[each]))
+        or any(True for kind in GIVEN for _ in tree.within(body[each], kind))
+    )
+    others = [each for each in body[first:] if not gives_back(tree, each, made)]
+    calls = [call for each in others for call in tree.within(each, cst.Call)]
+    if any(name_of(each) in REMOVALS for each in calls):
+        return None
+    taken = any(stands_on(tree, each, spans[0]) and surely(each) for each in body[:number])
+    return first, taken and not others
+
+
+def stands_on(tree: SourceTree, statement: cst.BaseStatement, line: int) -> bool:
+    place = tree.positions[statement]
+    return bool(place.start.line <= line <= place.end.line)
+
+
+def surely(statement: cst.BaseStatement) -> bool:
+    """Is what a statement takes held wherever the next one is reached?"""
+    if isinstance(statement, cst.Try):
+        return not statement.finalbody and all(leaves(each.body) for each in statement.handlers)
+    if isinstance(statement, cst.If):
+        refused = isinstance(statement.test, cst.UnaryOperation)
+        return refused and statement.orelse is None and leaves(statement.body)
+    return isinstance(statement, cst.SimpleStatementLine)
+
+
+def leaves(block: cst.BaseSuite) -> bool:
+    """Does a block end with `raise` or `return`?"""
+    last = block.body[-1] if block.body else None
+    if isinstance(last, cst.SimpleStatementLine):
+        return isinstance(last.body[-1], cst.Raise | cst.Return)
+    return isinstance(last, cst.Raise | cst.Return)
+
+
+def made_before(tree: SourceTree, before: Body, line: int) -> Made:
+    """What these statements open, and what the calls on this line make, as it is written.
+
+    Nothing is made for sure where the `yield` is reached without that line, too.
+    """
+    things: set[str] = set()
+    files: set[str] = set()
+    for each in before:
+        for call in tree.within(each, cst.Call):
+            if name_of(call) in ("open", "fdopen"):
+                files.add(handle_of(tree, call))
+            if tree.line(call) == line and surely(each):
+                things |= {path_in(tree, call), by_place(tree, call)}
+    return Made(things - {""}, files - {""})
+
+
+def by_place(tree: SourceTree, call: cst.Call) -> str:
+    given = [arg.value for arg in call.args if arg.keyword is None]
+    return tree.code(given[0]) if given else ""
+
+
+def gives_back(tree: SourceTree, statement: cst.BaseStatement, made: Made) -> bool:
+    """Does a statement give the lock back, remove what it is made of, close, log: nothing else?"""
+    outer = alone(tree, statement)
+    return bool(outer) and all(ends(tree, each, made) for each in outer)
+
+
+def only_logs(tree: SourceTree, statement: cst.BaseStatement) -> bool:
+    return all(LOGS.match(tree.code(each.func)) for each in alone(tree, statement))
+
+
+def alone(tree: SourceTree, statement: cst.BaseStatement) -> list[cst.Call]:
+    calls = list(tree.within(statement, cst.Call))
+    return [each for each in calls if tree.stands_alone(each)]
+
+
+def ends(tree: SourceTree, call: cst.Call, made: Made) -> bool:
+    if not ENDS.match(tree.code(call.func).replace("self.", "")):
+        return False
+    if name_of(call) == "close":
+        return path_in(tree, call) in made.files | made.things
+    if name_of(call) in REMOVALS:
+        whole = owner_of(tree, call) in MODULES or not by_place(tree, call)
+        return (path_in(tree, call) if whole else by_place(tree, call)) in made.things
+    return True
 
 
 def things_ended(tree: SourceTree, rest: Body) -> set[str]:
@@ -307,15 +432,6 @@ def unspaced(body: Body) -> Body:
     while lines and lines[0].comment is None:
         lines.pop(0)
     return [first.with_changes(leading_lines=lines), *body[1:]]
-
-
-def ends_only(tree: SourceTree, statement: cst.BaseStatement) -> bool:
-    """Does a statement give back, close, remove or log, and nothing else?"""
-    calls = list(tree.within(statement, cst.Call))
-    outer = [each for each in calls if tree.stands_alone(each)]
-    return bool(outer) and all(
-        ENDS.match(tree.code(each.func).replace("self.", "")) for each in outer
-    )
 
 
 def empty_after_lock(tree: SourceTree, place: Spot) -> Kind | None:

@@ -169,6 +169,20 @@ def test_text_that_is_no_script_raises_nothing(text):
         codes(suffix, f"fs.unlinkSync(lockPath); {text}")
 
 
-def test_what_a_program_wrote_is_passed_over(tmp_path):
-    (tmp_path / "bundle.js").write_text(FOUND["looked for on the way"][1] + "x;" * 9000)
-    assert scan.audit([str(tmp_path)], Settings()).findings == []
+def test_what_a_program_wrote_is_passed_over_and_that_is_told_once(tmp_path):
+    folder, cache = tmp_path / "src", tmp_path / "cache"
+    folder.mkdir()
+    for name in ("bundle.js", "other.js"):
+        (folder / name).write_text(FOUND["looked for on the way"][1] + name + "x;" * 9000)
+    for _first_and_remembered in range(2):
+        report = scan.audit([str(folder)], Settings(), cache=cache)
+        assert (report.findings, report.unread) == ([], False)
+        (notice,) = report.notices
+        assert notice.path.endswith("bundle.js")
+        assert "longer than 5,000 characters" in notice.text
+        assert "(and 1 more)" in notice.text
+
+
+def test_a_short_script_is_told_of_by_no_notice(tmp_path):
+    (tmp_path / "short.js").write_text(FOUND["looked for on the way"][1])
+    assert scan.audit([str(tmp_path)], Settings()).notices == []

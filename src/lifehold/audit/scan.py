@@ -41,6 +41,7 @@ SMALL = 1_500_000  # bytes; below it one process is faster than several
 TOLD = 500  # files after which progress is told
 PORTION = 24  # files that a worker takes at once
 UNABLE = "{} files of JavaScript were not looked at: pip install 'lifehold[audit]'"
+PASSED = "passed over: a line is longer than 5,000 characters, as programs write them"
 Result = dict[str, Any]
 
 
@@ -247,7 +248,8 @@ def _unit(path: str, kind: str, data: bytes, lines: int) -> Result:
             made["unable"] = True
             return made
         if max(map(len, text.split("\n"))) > javascript.LONGEST:
-            return made  # written by a program, for programs
+            made["passed_over"] = True  # written by a program, for programs
+            return made
     if max(map(len, text.split("\n"))) > source.LONGEST_LINE:
         made["notices"] = [("not read: a line is longer than 200,000 characters", 0)]
         return made
@@ -402,6 +404,7 @@ def audit(
     known = remembered(cache)
     kept: dict[str, Result] = {}
     unable: list[str] = []
+    passed: list[str] = []
     counted = jobs or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else "12")
     used = None if cache is None else known
     for seen, result in enumerate(results(files, used, settings, counted), 1):
@@ -410,6 +413,8 @@ def audit(
         _take(report, result, settings)
         if result.get("unable"):
             unable.append(result["path"])
+        if result.get("passed_over"):
+            passed.append(result["path"])
         digest = result.get("digest")
         if digest and not result.get("failed") and not result.get("unable"):
             kept[digest] = {
@@ -421,6 +426,9 @@ def audit(
         remember(cache, {**known, **kept} if len(known) < 50_000 else kept)
     if unable:
         report.notices.append(Notice(unable[0], UNABLE.format(len(unable))))
+    if passed:
+        more = f" (and {len(passed) - 1} more)" if passed[1:] else ""
+        report.notices.append(Notice(passed[0], PASSED + more))
     report.unread = any(each.means_unread for each in report.notices)
     report.findings.sort(key=lambda each: each.place)
     _number(report)

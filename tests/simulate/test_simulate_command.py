@@ -97,6 +97,13 @@ def test_a_run_in_which_nothing_was_tried_is_no_survival(capfd):
     assert "no pause met a holder" in told
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_run_in_which_nothing_was_granted_is_no_survival(capfd, form):
+    code, out, told = run(capfd, *form, "--hours", "0.001s")
+    assert (code, out) == (exits.USAGE, "")
+    assert "nothing was granted" in told
+
+
 def test_the_log_goes_to_stderr_and_holds_every_event(capfd):
     main(["simulate", "--hours", "1m", "--log"])
     seen = capfd.readouterr()

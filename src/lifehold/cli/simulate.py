@@ -80,6 +80,10 @@ def simulate(words: list[str]) -> int:
             f"in {_hours(plan.hours)} no pause met a holder, so nothing was tried: give more "
             "--hours, or a smaller --pause-every"
         )
+    if verdict.survives and not verdict.outcome.grants:
+        raise InvalidArgument(
+            f"in {_hours(plan.hours)} nothing was granted, so nothing was tried: give more --hours"
+        )
     least = smallest(verdict) if given["shrink"] else None
     typed = [word for word in words if word not in ("--json", "--log", "--shrink")]
     if given["json"]:

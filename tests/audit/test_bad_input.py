@@ -10,6 +10,7 @@ import pytest
 
 from lifehold.audit import Settings, Unusable, audit, model, report, scan, source
 from lifehold.audit.catalogue import RULES
+from lifehold.audit.judge import Judge
 
 BAD = RULES["LH115"].bad
 
@@ -57,6 +58,22 @@ def test_100_000_lines_are_read_in_seconds(tmp_path):
     report = found(write(tmp_path, "generated.py", text))
     assert [f.code for f in report.findings] == ["LH115"]
     assert report.lines > 100_000
+
+
+def test_the_locks_of_a_file_are_followed_once_however_many_functions_ask(tmp_path, monkeypatch):
+    one = (
+        "def job{0}(work):\n    file = open('{0}.lock', 'a')\n"
+        "    fcntl.flock(file, fcntl.LOCK_EX)\n    work()\n    os.unlink('{0}.lock')\n"
+    )
+    followed = []
+    handles = Judge.handles
+    monkeypatch.setattr(
+        Judge, "handles", lambda self, event: [followed.append(event), *handles(self, event)][1:]
+    )
+    text = "import fcntl, os\n" + "".join(one.format(number) for number in range(100))
+    report = found(write(tmp_path, "many.py", text))
+    assert sum(f.code == "LH108" for f in report.findings) == 100
+    assert len(followed) < 1_000
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from . import words
 from .blocks import is_constant, returned
 from .events import Event, Reader
 from .model import (
+    Class,
     Frame,
     Function,
     Module,
@@ -58,6 +59,10 @@ class Judge:
         self.functions = module.every
         self._callers: dict[Function, list[Function]] | None = None
         self._unit: dict[object, list[Event]] = {}
+        self._members: dict[Class | None, list[Function]] = {}
+        self._locked: dict[Class | None, list[tuple[str, Event, Event]]] = {}
+        self._flocked: dict[Class | None, dict[str, Event]] = {}
+        self._alone: dict[Class | None, set[str]] = {}
         self._kinds: frozenset[str] | None = None
         self._by_key: dict[str, list[Event]] = {}
         self._by_unit: dict[object, dict[str, list[Event]]] = {}
@@ -80,11 +85,18 @@ class Judge:
     def whole(self, function: Function) -> list[Event]:
         return self.reader.whole(function)
 
+    def members(self, group: Class | None) -> list[Function]:
+        """The functions of a class, or those that stand in none."""
+        if not self._members:
+            for function in self.functions:
+                self._members.setdefault(function.within, []).append(function)
+        return self._members.get(group, [])
+
     def unit(self, function: Function) -> list[Event]:
         """What the class of the function does, or the functions beside it that stand in none."""
         group: object = function.within or self.module
         if group not in self._unit:
-            members = [f for f in self.functions if f.within is function.within]
+            members = list(self.members(function.within))
             if function.within:
                 chain = [p for p in map(self.module.classes.get, function.within.parents) if p]
                 members += [f for parent in chain for f in parent.methods.values()]
@@ -372,41 +384,40 @@ class Judge:
 
     def flocked(self, function: Function) -> dict[str, Event]:
         """The paths whose files the unit of this function locks with the kernel, by key."""
-        group: object = ("flocked", function.within or self.module)
-        if group not in self._unit:
-            members = [f for f in self.functions if f.within is function.within]
-            self._unit[group] = []
-            for member in members:
-                for event in self.whole(member):
-                    if event.kind in ("flock", "library_lock"):
-                        self._unit[group].append(event)
-        found: dict[str, Event] = {}
-        for key, event, _opened in self._locked_files(group):
-            found.setdefault(key, event)
-        return found
+        group = function.within
+        if group not in self._flocked:
+            found: dict[str, Event] = {}
+            for key, event, _opened in self._locked_files(group):
+                found.setdefault(key, event)
+            self._flocked[group] = found
+        return self._flocked[group]
 
-    def _locked_files(self, group: object) -> Iterator[tuple[str, Event, Event]]:
-        """Each path that is locked, with its lock and the call that opened it."""
-        for event in self._unit[group]:
-            if event.facts.get("windows"):
-                continue
-            for opened in [event] if event.kind == "library_lock" else self.handles(event):
-                for key in (opened.key, *self.also_known(opened)):
-                    yield key, event, opened
+    def _locked_files(self, group: Class | None) -> list[tuple[str, Event, Event]]:
+        """Each path that a unit locks, with its lock and the call that opened it."""
+        if group not in self._locked:
+            acts = [event for member in self.members(group) for event in self.whole(member)]
+            self._locked[group] = [
+                (key, event, opened)
+                for event in acts  # all are read by now, and with them what holds a file open
+                if event.kind in ("flock", "library_lock") and not event.facts.get("windows")
+                for opened in ([event] if event.kind == "library_lock" else self.handles(event))
+                for key in (opened.key, *self.also_known(opened))
+            ]
+        return self._locked[group]
 
     def made_exclusively(self, function: Function) -> set[str]:
         """The locked paths that O_EXCL or "x" makes, each time that they are opened to be locked.
 
         Such a file excludes by its presence, and its removal is the release.
         """
-        if not self.flocked(function):
-            return set()
-        group: object = ("flocked", function.within or self.module)
-        alone: dict[str, bool] = {}
-        for key, _event, opened in self._locked_files(group):
-            exclusive = opened.kind == "create" and bool(opened.facts.get("exclusive"))
-            alone[key] = alone.get(key, True) and exclusive
-        return {key for key, exclusive in alone.items() if exclusive}
+        group = function.within
+        if group not in self._alone:
+            alone: dict[str, bool] = {}
+            for key, _event, opened in self._locked_files(group):
+                exclusive = opened.kind == "create" and bool(opened.facts.get("exclusive"))
+                alone[key] = alone.get(key, True) and exclusive
+            self._alone[group] = {key for key, exclusive in alone.items() if exclusive}
+        return self._alone[group]
 
     def also_known(self, opened: Event) -> list[str]:
         """The attributes that hold the path that was opened: `self.path = path; open(path)`."""

@@ -60,11 +60,13 @@ def removes_flocked(judge: Judge) -> Iterator[Hit]:
         return
     for function in judge.functions:
         alone = judge.made_exclusively(function)
-        flocked = {k: lock for k, lock in judge.flocked(function).items() if k not in alone}
+        flocked = judge.flocked(function)
         for event in judge.whole(function) if flocked else ():
             if event.via is not None and not told_of_caller(judge, event):
                 continue
-            if event.kind != "unlink" or event.key not in flocked or on_windows(event):
+            if event.kind != "unlink" or event.key not in flocked or event.key in alone:
+                continue
+            if on_windows(event):
                 continue
             lock = flocked[event.key]
             same = (

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from .. import words
-from ..blocks import returned
+from ..blocks import exits, returned
 from ..events import PARAMETER, compares_inode
 from ..model import nodes, text_of
 from ..rule import Hit, at, there
@@ -329,7 +329,7 @@ def drops_handle(judge: Judge) -> Iterator[Hit]:
     for function in judge.functions:
         yield from drops_lock(judge, function)
         for event in judge.own(function):
-            if event.kind != "flock":
+            if event.kind != "flock" or only_asks(judge, function, event):
                 continue
             handle = event.facts["handle_expr"]
             inner = (
@@ -353,6 +353,30 @@ def drops_handle(judge: Judge) -> Iterator[Hit]:
                     " then, and the lock ends",
                 )
                 break
+
+
+def only_asks(judge: Judge, function: Function, lock: Event) -> bool:
+    """Is nothing to be held: is "is it held?" all that is answered, True where it is refused?
+
+    Where somebody here goes on to work at False, the lock was meant.
+    """
+    if not lock.facts["nonblocking"] or not says_so(function, lock, free=False):
+        return False
+    first = words.pieces(function.name)[:1]
+    if words.acquires(function.name) and not set(first) & {"is", "are", "has"}:
+        return False
+    for caller in judge.callers(function):
+        asked = [e for e in judge.own(caller) if e.facts.get("helper") is function]
+        for stmt, _frames in caller.walked:
+            if isinstance(stmt, ast.If) and works_at_no(stmt):
+                if any(judge.rests_on(caller, stmt.test, event) for event in asked):
+                    return False
+    return True
+
+
+def works_at_no(stmt: ast.If) -> bool:
+    """`if busy(): return`, `if not busy(): work()`."""
+    return exits(stmt.body) or isinstance(stmt.test, ast.UnaryOp)
 
 
 def drops_lock(judge: Judge, function: Function) -> Iterator[Hit]:
@@ -453,8 +477,8 @@ def or_ends(judge: Judge, function: Function, name: str, lock: Event) -> bool:
     return ended and all(called.startswith(own) for called in later)
 
 
-def says_so(function: Function, lock: Event) -> bool:
-    """Does it lock, answer True, and answer False where the lock is refused?"""
+def says_so(function: Function, lock: Event, *, free: bool = True) -> bool:
+    """Does it lock, answer this, and answer the other where the lock is refused?"""
     answers = [
         s
         for s, frames in function.walked
@@ -465,8 +489,9 @@ def says_so(function: Function, lock: Event) -> bool:
         for s, frames in function.walked
         if isinstance(s, ast.Return) and any(f.part == "handler" for f in frames)
     ]
-    yes = [s for s in answers if isinstance(s.value, ast.Constant) and s.value.value is True]
-    no = [s for s in refused if isinstance(s.value, ast.Constant) and s.value.value is False]
+    yes = [s for s in answers if isinstance(s.value, ast.Constant) and s.value.value is free]
+    other = not free
+    no = [s for s in refused if isinstance(s.value, ast.Constant) and s.value.value is other]
     return bool(yes and no) and len(yes) == len(answers) and lock.kind == "flock"
 
 

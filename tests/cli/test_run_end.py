@@ -18,6 +18,7 @@ from lifehold import Lock
 from lifehold.cli.child import ChildCare, attend
 
 from .killing import rounds
+from .shell import state
 
 ROUNDS = int(os.environ.get("LIFEHOLD_TEST_KILLS", "25"))
 # The command with other figures: what a lost lock gives CMD to end by itself, in seconds.
@@ -175,6 +176,22 @@ def test_with_dash_o_the_command_dies_with_its_supervisor_and_the_wrapper_waits_
     assert run.wait(60) == 137
     assert not alive(run.child)
     assert lifehold.free()
+
+
+@needs("linux")
+def test_a_stopped_supervisor_ends_when_its_wrapper_is_killed_inside_of_another_run(
+    lifehold, alive, eventually
+):
+    """What the run around it adopts is no orphan to the kernel, which does not continue it."""
+    me = f"{sys.executable} -m lifehold"
+    inner = f"{me} run -o inner -- sh -c 'echo $$ $PPID; exec sleep 600'; exec sleep 600"
+    run = lifehold.start("run", "outer", "--", "sh", "-c", inner)
+    command, supervisor = map(int, run.stdout.readline().split())
+    os.kill(supervisor, signal.SIGSTOP)
+    eventually(lambda: state(supervisor) == "T", "it is stopped")
+    os.kill(parent(supervisor), signal.SIGKILL)
+    assert lifehold("run", "-w", "60", "inner", "--", "true").returncode == 0
+    assert not alive(command)
 
 
 @pytest.mark.parametrize("close", [False, True])
@@ -345,6 +362,10 @@ def test_a_group_left_to_another_user_is_told(lifehold):
     run = lifehold.start("run", "job", "sh", "-c", script, program=("-c", UNABLE))
     assert "has ended with 5, and processes that it started run on" in run.stderr.readline()
     assert not lifehold.free()
+
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def children(pid):

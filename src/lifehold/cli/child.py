@@ -527,11 +527,12 @@ def prctl(option: int, value: int) -> None:
 # file description, so it holds the same lock. It is close-on-exec: CMD has it until exec, no
 # longer. Rule 2. The supervisor learns of the wrapper's death from a pipe whose other end only the
 # wrapper has: the end of file cannot be missed, forged or reused. PDEATHSIG only makes it look at
-# once. Rule 3. CMD dies with the supervisor by PDEATHSIG, asked for before exec; who was orphaned
-# before that sees another parent, and does not exec. CMD's pid is in the wrapper's hands before
-# exec. Rule 4. The wrapper alone renews leases, so the supervisor is told when the first of them
-# ends, in memory that both share. Where that instant has passed, the wrapper is stopped and CMD is
-# not, the supervisor stops CMD. A wrapper that runs is left to see to it by itself.
+# once, also when it is stopped. Rule 3. CMD dies with the supervisor by PDEATHSIG, asked for before
+# exec; who was orphaned before that sees another parent, and does not exec. CMD's pid is in the
+# wrapper's hands before exec. Rule 4. The wrapper alone renews leases, so the supervisor is told
+# when the first of them ends, in memory that both share. Where that instant has passed, the wrapper
+# is stopped and CMD is not, the supervisor stops CMD. A wrapper that runs is left to see to it by
+# itself.
 #
 # Not covered: wrapper and supervisor stopped or killed in the same instant. Killed, they free the
 # lock some microseconds before the kernel kills CMD, and only CMD, not what it started; a
@@ -705,7 +706,7 @@ class _Supervisor:
         ours = self.ours
         os.setpgid(0, 0)
         ours.inbox.renew()
-        prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        prctl(PR_SET_PDEATHSIG, signal.SIGCONT)
         become_subreaper()
         os.set_blocking(self.life, False)
         if self._orphaned():

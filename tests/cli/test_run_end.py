@@ -503,6 +503,35 @@ def test_a_command_that_no_process_can_be_made_for_leaves_no_lease(lifehold, tmp
     assert not Lock(path, kind="soft", ttl=300).locked()
 
 
+NO_DESCRIPTOR = """
+import resource, sys
+from lifehold.cli import main, run
+real = run.spawn
+def spawn(*given):
+    pid = real(*given)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+    return pid
+run.spawn = spawn
+sys.exit(main.main())
+"""
+
+
+@needs("linux")
+def test_a_wrapper_that_can_open_nothing_more_has_the_status_of_the_command(lifehold):
+    words = ("run", "job", "--", "sh", "-c", "sleep 0.3; exit 5")  # until the wrapper has settled
+    done = lifehold(*words, program=("-c", NO_DESCRIPTOR))
+    assert (done.returncode, done.stderr) == (5, "")
+    assert lifehold.free()
+
+
+@pytest.mark.parametrize("close", [[], ["-o"]])
+def test_a_python_without_ctypes_has_the_status_of_the_command(lifehold, close):
+    without = ("-c", PATCHED.format("sys.modules['_ctypes'] = None"))
+    words = ("run", *close, "job", "--", "sh", "-c", "sleep 0.3; exit 5")
+    done = lifehold(*words, program=without)
+    assert (done.returncode, done.stderr) == (5, "")
+
+
 def test_the_end_of_a_lease_is_not_slept_through():
     asked = set()
 

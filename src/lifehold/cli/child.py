@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 
+from ..core.errors import SystemRefused
 from ..core.grant import STOPPED, TRACED
 from ..core.mask import printable
 from ..runtime import clock, fork
@@ -499,15 +500,21 @@ def _listed(pids: dict[int, bytes] | None) -> str:
 
 
 def become_subreaper() -> None:
-    """From now on CMD's orphans are ours to reap, and their ends wake us."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    """From now on CMD's orphans are ours to reap, and their ends wake us: where that can be had."""
+    try:
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+    except SystemRefused:
+        return  # no descriptor left: CMD, which may run by now, is attended all the same
 
 
 def prctl(option: int, value: int) -> None:
-    """Tell the kernel something about this process, where it is Linux."""
+    """Tell the kernel something about this process, where it is Linux. Raises SystemRefused."""
     if sys.platform != "linux":
         return
-    ctypes = fork.lazily("ctypes")
+    try:
+        ctypes = fork.lazily("ctypes")
+    except ImportError:
+        return  # Python was built without it
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 

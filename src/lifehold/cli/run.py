@@ -515,13 +515,15 @@ class RunReport:
 
     # ---- the history
 
-    def get_ready(self) -> None:
-        """Load what writes the history while CMD runs, which nobody waits for."""
-        if self.given["history"]:
-            try:
-                _ = history.append
-            except (ImportError, SystemRefused):
-                return  # no descriptor left: the next try is made when CMD has ended
+    def get_ready(self) -> bool:
+        """Load what writes the history while CMD runs, which nobody waits for; whether it is."""
+        if not self.given["history"]:
+            return False
+        try:
+            _ = history.append, process.here
+        except (ImportError, SystemRefused):
+            return False  # no descriptor left: the next try is made when CMD has ended
+        return True
 
     def _history(
         self,
@@ -531,7 +533,7 @@ class RunReport:
         reason: str = "",
         over: events.TakenOver | None = None,
     ) -> None:
-        if not self.given["history"]:
+        if not self.get_ready():
             return
         me, tokens = process.here(), {lease.name: lease for lease in self.leases}
         facts: dict[str, Any] = {"reason": reason}

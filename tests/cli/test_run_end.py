@@ -18,7 +18,7 @@ from lifehold import Lock
 from lifehold.cli.child import ChildCare, attend
 
 from .killing import rounds
-from .shell import state
+from .shell import pid_of, state
 
 ROUNDS = int(os.environ.get("LIFEHOLD_TEST_KILLS", "25"))
 # The command with other figures: what a lost lock gives CMD to end by itself, in seconds.
@@ -192,6 +192,33 @@ def test_a_stopped_supervisor_ends_when_its_wrapper_is_killed_inside_of_another_
     os.kill(parent(supervisor), signal.SIGKILL)
     assert lifehold("run", "-w", "60", "inner", "--", "true").returncode == 0
     assert not alive(command)
+
+
+TELLS_LATE = """
+import contextlib, os, signal, sys, time
+from lifehold.cli import child, main
+child.prctl = lambda *_: None  # as where there is none
+wrapper, real = os.getpid(), child.lead
+def lead(*given, **more):
+    with open("pid", "w") as file:
+        file.write(str(os.getpid()))
+    os.kill(os.getppid(), signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        for _ in range(100):  # until the wrapper has looked
+            os.kill(wrapper, 0)
+            time.sleep(0.01)
+    return real(*given, **more)
+child.lead = lead
+sys.exit(main.main())
+"""
+
+
+def test_a_command_whose_supervisor_is_killed_before_its_number_is_told_does_not_run_on(
+    lifehold, alive
+):
+    run = lifehold.start("run", "-o", "job", "--", "sleep", "600", program=("-c", TELLS_LATE))
+    assert run.wait(60) == 137
+    assert not alive(pid_of(lifehold.folder / "pid"))
 
 
 @pytest.mark.parametrize("close", [False, True])

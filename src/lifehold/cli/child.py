@@ -660,12 +660,12 @@ def run_supervised(
 
 
 def _told(news: int) -> int:
-    """CMD's pid, as its child told it before exec; 0 when there was none."""
-    os.set_blocking(news, False)
+    """CMD's pid, as its child told it before exec; 0 when there was none.
+
+    Waited for, as a child whose supervisor was killed becomes CMD where no PDEATHSIG ends it (L8).
+    """
     try:
         return int(os.read(news, 32) or 0)
-    except BlockingIOError:
-        return 0  # of a supervisor that was killed: such a child does not become CMD
     finally:
         os.close(news)
 

@@ -224,3 +224,37 @@ def test_where_proc_is_not_ours_the_clock_ends_the_command_of_a_stopped_wrapper(
     finally:
         run.send_signal(signal.SIGCONT)
     assert run.wait(60) == 74
+
+
+@needs("proc")
+@pytest.mark.parametrize(("left", "how"), [(-1.0, None), (-100.0, "is late")])
+def test_a_wrapper_that_runs_has_until_its_own_kill_to_see_to_the_command(left, how):
+    life, wrapper = os.pipe()
+    os.set_blocking(life, False)
+    ours = ChildCare("it", Inbox(), None, 5.0, lambda: None, lambda *_: "")
+    supervisor = _Supervisor(ours, LeaseEnd(left), 5.0, 60.0, life, os.getpid())
+    supervisor.child = os.getpgid(0)
+    said = supervisor._why_stop()
+    over = f"(lifehold run) {how}, and the lease that it does not renew is over"
+    assert said.endswith(over) if how else said is None
+    assert 0 < supervisor._look_in() <= child.AGAIN
+    for number in (life, wrapper):
+        os.close(number)
+
+
+HANGS = """
+import ctypes, sys
+from lifehold.cli import main, run
+run.LockedCommand._why_stop = lambda _: ctypes.PyDLL(None).pause()  # with all its threads
+sys.exit(main.main())
+"""
+
+
+@needs("proc")
+def test_a_wrapper_that_hangs_does_not_let_its_command_outlive_the_lease(lifehold):
+    lease = ("run", "-w", "60", "--kind", "soft", "--ttl", "4", "job", "--", "sh", "-c")
+    run = lifehold.start(*lease, f"echo $$; {STUBBORN}", program=("-c", HANGS))
+    command = int(run.stdout.readline())
+    alone = f"kill -0 {command} 2>/dev/null || echo alone"
+    done = lifehold(*lease, alone)
+    assert done.stdout == "alone\n", done.stderr

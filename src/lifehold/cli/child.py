@@ -539,7 +539,7 @@ def prctl(option: int, value: int) -> None:
 # wrapper's hands before exec. Rule 4. The wrapper alone renews leases, so the supervisor is told
 # when the first of them ends, in memory that both share. Where that instant has passed, the wrapper
 # is stopped and CMD is not, the supervisor stops CMD. A wrapper that runs is left to see to it by
-# itself.
+# itself, but not when it hangs: half of the margin after the end it would have sent KILL.
 #
 # Not covered: wrapper and supervisor stopped or killed in the same instant. Killed, they free the
 # lock some microseconds before the kernel kills CMD, and only CMD, not what it started; a
@@ -550,6 +550,7 @@ def prctl(option: int, value: int) -> None:
 PR_SET_PDEATHSIG = 1
 GONE, BY_SIGNAL = 1.0, 2.0
 AGAIN = 0.1  # seconds between two looks at a wrapper whose leases are over
+OVERDUE = 1.5  # of the time until its KILL: a wrapper that has not sent it by then hangs
 
 
 class LeaseEnd:
@@ -747,7 +748,10 @@ class _Supervisor:
 
     def _look_in(self) -> float:
         left = self.ends.left()
-        return left if left > 0 else AGAIN
+        if left > 0:
+            return left
+        patience = left + OVERDUE * self.late
+        return min(AGAIN, patience) if patience > 0 else AGAIN
 
     def _why_stop(self) -> str | None:
         wrapper = f"process {self.wrapper} (lifehold run)"
@@ -755,13 +759,16 @@ class _Supervisor:
         if self._orphaned():
             self.care.kill_by = by
             return f"{wrapper} is gone"
-        if self.ends.left() > 0:
+        left = self.ends.left()
+        if left > 0:
             return None
-        how = "is stopped"
-        if not is_proc_ours():  # L8  nobody tells whether it is stopped: the clock decides
-            how = "is late"
-        elif not is_stopped(self.wrapper) or is_all_stopped(self.child):
+        # L8  It hangs, or nobody tells whether it is stopped.
+        late = left <= -OVERDUE * self.late or not is_proc_ours()
+        if not late and not is_stopped(self.wrapper):
             return None
+        if is_all_stopped(self.child):
+            return None
+        how = "is late" if late else "is stopped"
         self.care.kill_by, self.ends.overdue = by, True
         return f"{wrapper} {how}, and the lease that it does not renew is over"
 

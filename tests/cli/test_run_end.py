@@ -551,6 +551,20 @@ def test_a_wrapper_that_can_open_nothing_more_has_the_status_of_the_command(life
     assert lifehold.free()
 
 
+@needs("linux")
+@pytest.mark.parametrize(
+    ("options", "script"), [((), 'rm "$LIFEHOLD_LOCK"; '), (("--max-hold", "0.2"), "")]
+)
+def test_a_wrapper_that_can_open_nothing_more_stops_its_command_in_time(
+    lifehold, alive, options, script
+):
+    words = ("run", *options, *GRACE, "job", "--", "sh", "-c", f"echo $$; {script}exec sleep 600")
+    run = lifehold.start(*words, program=("-c", NO_DESCRIPTOR))
+    command = int(run.stdout.readline())
+    assert run.wait(60) == 74
+    assert not alive(command)
+
+
 @pytest.mark.parametrize("close", [[], ["-o"]])
 def test_a_python_without_ctypes_has_the_status_of_the_command(lifehold, close):
     without = ("-c", PATCHED.format("sys.modules['_ctypes'] = None"))

@@ -310,7 +310,7 @@ class _Attendance:
 
     def _say(self, text: str) -> None:
         """Tell it, and be held up by a stderr that takes nothing until the next look at most."""
-        render.say(text, patience=self._until_look())
+        mention(text, patience=self._until_look())
 
     def _patience(self) -> float:
         longest = self._until_look()
@@ -448,6 +448,14 @@ class _Attendance:
             return os.getpgid(self.pid) != self.pid
         except OSError:
             return False
+
+
+def mention(text: str, patience: float = float("inf")) -> None:
+    """Say it on stderr; where what says it cannot be loaded any more, see to CMD all the same."""
+    try:
+        render.say(text, patience=patience)
+    except (ImportError, SystemRefused):
+        return
 
 
 def bury(kept: int) -> None:

@@ -25,6 +25,7 @@ from .child import (
     ChildCare,
     attend,
     become,
+    mention,
     see_refusal,
     spawn,
     spawn_at_terminal,
@@ -179,6 +180,12 @@ class LockedCommand:
         return min(left, default=float("inf"))
 
     def _why_stop(self) -> str | None:
+        try:
+            return self._reason()
+        except (ImportError, SystemRefused) as error:  # no descriptor, or our files are gone
+            return f"the lock is lost or was held for too long, and why cannot be told: {error}"
+
+    def _reason(self) -> str | None:
         for lease in self.leases:
             # L8  A look may hang on a file server until long after the deadline, and CMD with it.
             # There the heartbeat looks, in a thread of its own, and here the clock alone is asked.
@@ -215,12 +222,12 @@ class LockedCommand:
             except LeaseLost as error:
                 if not known:
                     self.lost = error.text
-                    render.say(
+                    mention(
                         f"{error.text}; {self.care.what} had ended with {code} when that was "
                         "noticed"
                     )
-            except LifeholdError as error:
-                render.say(error.text)  # what CMD did is done, and a lease runs out by itself
+            except (LifeholdError, ImportError) as error:
+                mention(str(error))  # what CMD did is done, and a lease runs out by itself
         return exits.LOST if known or (self.lost and code == 0) else code
 
     def _as_typed(self, code: int, lent: bool) -> None:

@@ -326,9 +326,10 @@ def test_ctrl_z_at_the_birth_of_the_command_stops_it_until_fg(shell, lifehold, c
 
 
 @BOTH
-def test_ctrl_z_stops_what_a_command_that_has_ended_left_behind(shell, lifehold, close):
+@pytest.mark.parametrize("then", ["sleep 0.5", "exit"])
+def test_ctrl_z_stops_what_a_command_that_has_ended_left_behind(shell, lifehold, close, then):
     rest = "echo $$ > pid; exec sleep 600"
-    script = f'sh -c "{rest}" & sleep 0.5'.replace("$", "\\$")
+    script = f'sh -c "{rest}" & {then}'.replace("$", "\\$")
     shell.type(f"lifehold run {close}job -- sh -c '{script}'\n")
     left = pid_of(lifehold.folder / "pid")
     shell.wait(r"processes that it started run on \(pid \d+\)")

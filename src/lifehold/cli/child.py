@@ -203,7 +203,7 @@ def refuse(command: list[str], error: OSError) -> int:
 
 LOOK = 1.0  # seconds between two looks at the lock
 LEAST = 0.01  # seconds between two of them, however soon a lease ends
-SETTLED = 0.05  # seconds until we become a subreaper: loading the call costs more than `true` does
+SETTLED = 0.05  # seconds until we become a subreaper, away from a terminal: the call loads slowly
 ASK = 0.25  # seconds between two looks at a group whose leader has ended, at most
 TELL = 2.0  # seconds until who waits for such a group is told, then growing
 WANTS_TERMINAL = (getattr(signal, "SIGTTIN", 0), getattr(signal, "SIGTTOU", 0))

@@ -25,6 +25,7 @@ from .child import (
     ChildCare,
     attend,
     become,
+    become_subreaper,
     mention,
     see_refusal,
     spawn,
@@ -162,6 +163,8 @@ class LockedCommand:
             grace = min([self.care.grace, *(end / 3 for end in ends)])
             late = min((margin_of(lease) / 2 for lease in self.leases), default=grace)
             return run_supervised(self.command, environment, numbers, self.care, grace, late)
+        if self.terminal.is_of(self.terminal.home):
+            become_subreaper()  # before CMD, or Ctrl-Z of what it leaves at once is seen by nobody
         if lend:
             pid, heard = spawn_at_terminal(
                 self.command, environment, numbers, self.inbox, self.terminal

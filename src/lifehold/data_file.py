@@ -76,7 +76,7 @@ class FileDraft(Single):
         self.writes = self.kind != "r" or "+" in mode
         self.files: Files = files_for(path)
         self.generation = fork.here()
-        self.fds: list[int] = []  # what `abandon` closes
+        self.fds: dict[str, int] = {}  # what `abandon` closes; by its path what becomes `file`
         self.fd = -1  # of the copy: one of them
         self.copy = ""  # its path, until it has come to its place
         self.before: Any = None  # what stood there
@@ -89,10 +89,9 @@ class FileDraft(Single):
                 make_folders(self.files, self.path)  # those of its lock
                 self._copy()
             else:
-                fd = self._existing(READ_ONLY)
-                if fd is None:
+                if self._existing(self.path, READ_ONLY) is None:
                     raise _missing(self.path)
-                self.file = self._opened(fd)
+                self.file = self._opened()
         except BaseException as error:
             self.abandon()
             if isinstance(error, OSError) and not isinstance(error, SystemRefused):
@@ -100,15 +99,16 @@ class FileDraft(Single):
             raise
         return self
 
-    def _open(self, *given: object) -> int:
+    def _open(self, key: str, *given: object) -> int:
         """L6  A descriptor that `abandon` closes, whatever comes between two steps."""
-        self.fds.extend(map(self.files.open, *((each,) for each in given)))
-        return self.fds[-1]
+        made = map(self.files.open, *((each,) for each in given))
+        self.fds.update(zip((key,), made, strict=False))
+        return self.fds[key]
 
-    def _existing(self, flags: int) -> int | None:
+    def _existing(self, key: str, flags: int) -> int | None:
         """The file that is there; None for none."""
         try:
-            fd = self._open(self.path, flags | os.O_NONBLOCK)  # a FIFO does not keep us
+            fd = self._open(key, self.path, flags | os.O_NONBLOCK)  # a FIFO does not keep us
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -121,7 +121,7 @@ class FileDraft(Single):
         return fd
 
     def _copy(self) -> None:
-        there = self._existing(READ_WRITE)  # a file that may not be written is not replaced either
+        there = self._existing("there", READ_WRITE)  # what may not be written is not replaced
         self._sweep()
         if there is not None:
             self.before = self.files.fstat(there)  # it may have had a second name
@@ -136,8 +136,8 @@ class FileDraft(Single):
         if self.kind == "a":  # last: pwrite(2) would append too
             flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
             fcntl.fcntl(self.fd, fcntl.F_SETFL, flags | os.O_APPEND)
-        self.fds.extend(map(os.dup, (self.fd,)))
-        self.file = self._opened(self.fds[-1])
+        self.fds.update(zip((self.path,), map(os.dup, (self.fd,)), strict=False))
+        self.file = self._opened()
 
     def _refuse(self, there: int | None) -> None:
         if there is None and self.kind == "r":
@@ -185,7 +185,8 @@ class FileDraft(Single):
 
     def _is_mounted(self, there: int) -> bool:
         try:
-            folder = self._open(os.path.dirname(self.path), FOLDER | getattr(os, "O_PATH", 0))
+            flags = FOLDER | getattr(os, "O_PATH", 0)
+            folder = self._open("place", os.path.dirname(self.path), flags)
         except PermissionError:
             return False
         return _mount(there) != _mount(folder)
@@ -195,7 +196,7 @@ class FileDraft(Single):
         self.copy = os.path.join(folder, f"{start}{os.urandom(DIGITS // 2).hex()}{NEW}")
         mode = 0o666 if self.before is None else 0o600
         try:
-            return self._open(self.copy, READ_WRITE | CREATE, mode)
+            return self._open("copy", self.copy, READ_WRITE | CREATE, mode)
         except FileExistsError:
             self.copy = ""  # somebody else's
             raise
@@ -276,15 +277,16 @@ class FileDraft(Single):
             if error.errno not in _NO_ACL:
                 raise
 
-    def _opened(self, fd: int) -> OpenFile:
-        def opener(_: str, __: int) -> int:
-            self.fds.remove(fd)  # from then on open() closes it, also when it refuses the encoding
-            return fd
+    def _opened(self) -> OpenFile:
+        """The file object of the descriptor under our path.
 
+        L6  open() takes it out of `fds` by one call without a line of Python, and closes it from
+        then on, also when it refuses the encoding.
+        """
         try:
             plus, binary = "+" if self.writes else "", "b" if "b" in self.mode else ""
             how = {"r": "r", "a": "a"}.get(self.kind, "w")
-            return open(self.path, how + plus + binary, opener=opener, **self.text)
+            return open(self.path, how + plus + binary, opener=self.fds.pop, **self.text)
         except (LookupError, ValueError) as error:
             raise InvalidArgument(f"{self.path!r} cannot be opened as text: {error}") from error
 
@@ -348,7 +350,7 @@ class FileDraft(Single):
     def _folder(self) -> int:
         """Opened before anything is replaced: who may not open it cannot flush it."""
         try:
-            return self._open(os.path.dirname(self.path), FOLDER)
+            return self._open("folder", os.path.dirname(self.path), FOLDER)
         except PermissionError as error:
             raise SystemRefused(
                 f"the folder of {self.path!r} may not be read by you, so its new name cannot be "
@@ -385,7 +387,7 @@ class FileDraft(Single):
             if self.copy:
                 self._remove()
             while self.fds:
-                self.files.close(self.fds.pop())
+                self.files.close(self.fds.popitem()[1])
 
     def __del__(self, _collected: Any = fork.collected) -> None:
         # L6  Whatever an exception between two bytecodes drops is closed, and its copy removed.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import stat
 import struct
+import sys
 import threading
 
 import pytest
@@ -426,6 +428,67 @@ def test_a_child_that_ends_the_block_writes_nothing_of_its_parent_a_second_time(
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     block.__exit__(None, None, None)
     assert path.read_text() == "once"
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+def interrupted_at(count, call):
+    """`call()`, interrupted at its line number `count` in the file of the drafts."""
+    left = [count]
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename != room.__file__:
+            return None
+        if event in ("line", "return"):
+            left[0] -= 1
+            if not left[0]:
+                sys.settrace(None)
+                raise Interrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+
+
+def open_data(path):
+    """The descriptors of the file and of its copies."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    folder = f"{path.parent}/"
+    return [each for each in found if each.startswith(folder) and not each.endswith(".lock")]
+
+
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:.*was dropped without release:ResourceWarning")
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_an_interrupt_while_it_is_opened_leaves_no_descriptor(path, mode):
+    draft = None
+
+    def begun():
+        nonlocal draft
+        draft = room.FileDraft(str(path), mode, False, {})
+        draft.begin()
+
+    count, whole = 0, False
+    while not whole:
+        count += 1
+        try:
+            interrupted_at(count, begun)
+            whole = True
+        except Interrupt:
+            draft = None
+        if not whole:  # the exception kept the frames, and they the draft
+            assert (open_data(path), left(path)) == ([], set()), count
+    draft.abandon()
+    assert count > 20
+    assert (open_data(path), left(path)) == ([], set())
 
 
 def test_a_signal_after_the_lock_was_taken_leaves_no_lock(path, monkeypatch):

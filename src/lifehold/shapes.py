@@ -112,7 +112,7 @@ def _is_path(given: object) -> bool:
 
 
 def _check(label: object, mode: object, shared: bool, kind: object) -> None:
-    if kind != "auto" and kind not in KINDS:
+    if not isinstance(kind, str) or kind not in ("auto", *KINDS):
         raise InvalidArgument(
             f"kind must be one of auto, {', '.join(KINDS)} for a reader/writer lock, not {kind!r}"
         )

@@ -395,6 +395,7 @@ def test_more_readers_than_open_files_are_refused_by_name_of_the_limit(path):
     ("options", "word"),
     [
         ({"kind": "link"}, "kind must be one of"), ({"kind": 3}, "kind must be one of"),
+        ({"kind": []}, "kind must be one of"),
         ({"ttl": 5, "kind": "kernel"}, "takes no ttl"), ({"mode": 0o7777}, "mode must be"),
         ({"mode": 0o600, "shared": True}, "not both"), ({"label": 3}, "label must be"),
         ({"wait": -1}, "wait must be"), ({"wait": True}, "wait must be"),

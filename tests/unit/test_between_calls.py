@@ -258,3 +258,20 @@ def test_an_order_to_break_hits_whom_it_judged_and_nobody_who_came_later(tmp_pat
         ):
             assert holds(other, others[0]), f"call {number} ({seam.last}): the wrong one was hit"
     assert 2 < number < MOST_CALLS - 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_order_to_break_hits_nobody_who_takes_the_dead_ones_lock_over(tmp_path, kind):
+    for number in range(1, MOST_CALLS):
+        path = tmp_path / f"{number}.lock"
+        left_by_the_dead(kind, path)
+        _, _, other = party(kind, path)
+        _, seam, breaker = party(kind, path)
+        others = []
+        seam.before(number, lambda other=other, others=others: others.append(other.attempt()))
+        broken = breaker.break_("to see whom it hits")
+        if not others:
+            break
+        if isinstance(others[0], Grant) and (broken is None or broken.nonce != others[0].nonce):
+            assert holds(other, others[0]), f"call {number} ({seam.last}): the wrong one was hit"
+    assert 2 < number < MOST_CALLS - 1

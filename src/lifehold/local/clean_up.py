@@ -114,6 +114,8 @@ def remove(lock: Any, reason: str, whom: Holder | None) -> Holder | bool:
             raise UnsafeGround(case.mixed, name=lock.path)
         if not found.guard() or not found.is_at(lock.path):
             return False
+        if found.read() != case.marker.content:
+            return False  # somebody has adopted it in place since it was judged
         if not is_grant_of(case.holder(), whom):
             return True
         note(lock, case.holder(), reason, 0o600 if lock.mode is None else lock.mode)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -260,6 +261,42 @@ def test_a_placeholder_that_another_exchanges_aside_and_puts_back_frees_nothing(
     )
     assert theirs.read_text() == "theirs\n"
     assert [each.name for each in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize("fourth", [False, True])
+def test_a_lock_made_before_the_last_rename_is_put_back_or_told(
+    fourth, tmp_path, gone, monkeypatch
+):
+    """Others break the placeholder by its path and take the lock, between our look and our step."""
+    path = tmp_path / "lock"
+    path.write_text(f"{gone}\n")
+    found, words = os.lstat(path), removal.words_of(str(path))
+    stands, rename_new = removal._stands, removal.rename_new
+
+    def taken(*given):
+        stood = stands(*given)
+        path.unlink()
+        path.write_text("third\n")
+        return stood
+
+    def late(*given):
+        if fourth:
+            path.write_text("fourth\n")
+        rename_new(*given)
+
+    monkeypatch.setattr(removal, "_stands", taken)
+    monkeypatch.setattr(removal, "rename_new", late)
+    remove = partial(removal.remove_judged, str(path), found, words, Owner(gone))
+    if not fourth:
+        remove()
+        assert [each.read_text() for each in tmp_path.iterdir()] == ["third\n"]
+        return
+    with pytest.raises(removal.ChangedMeanwhile, match="two of them have it now") as told:
+        remove()
+    assert path.read_text() == "fourth\n"
+    (aside,) = (each for each in tmp_path.iterdir() if each != path)
+    assert aside.read_text() == "third\n"
+    assert aside.name in str(told.value)
 
 
 @pytest.mark.parametrize("at", ["judged", "posted", "checked", "exchanged", "unlinked"])

@@ -577,11 +577,22 @@ def _by_exchange(
             return  # another tool removed the placeholder for us
         if not _is(os.lstat(aside, dir_fd=at), ours):
             kept = False
-            rename_new(aside, name, at)
+            _given_back(at, aside, name)
     finally:
         if kept:
             _forget(at, aside, ours)
         os.close(post)
+
+
+def _given_back(at: int, aside: str, name: str) -> None:
+    """What our last rename took is another's: it goes back. Raises ChangedMeanwhile, OSError."""
+    try:
+        rename_new(aside, name, at)
+    except FileExistsError as error:  # L1  nobody can undo that: it is told
+        raise ChangedMeanwhile(
+            "it is removed, but other programs remove and make it by its path: two of them have it "
+            f"now, and the lock of the first is named {aside!r}. End one of them"
+        ) from error
 
 
 def _stands(at: int, name: str, post: int, ours: os.stat_result) -> bool:

@@ -272,6 +272,22 @@ def test_a_robbed_holder_neither_touches_nor_removes_the_lock_of_its_robber(
     assert (lock.stat().st_mtime_ns, lock.read_bytes()) == before
 
 
+def test_a_removal_that_failed_robs_nobody_when_it_is_tried_again(lock, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    assert lib.lockfile_create(lock, 0) == lib.L_SUCCESS
+    with monkeypatch.context() as patch:
+        patch.setattr(DotLock, "remove", refused)
+        status = lib.lockfile_remove(lock)
+        assert (status, status.errno) == (-1, errno.EIO)
+    age(lock, 900)
+    assert create_elsewhere(lock) == lib.L_SUCCESS
+    assert lib.lockfile_touch(lock).errno == errno.ESTALE
+    assert lib.lockfile_remove(lock).why == "somebody else has taken it over"
+    assert lock.exists()
+
+
 @pytest.mark.parametrize("flags", [0, lib.L_PID])
 def test_a_forked_child_removes_no_lock_of_its_parent(lock, flags):
     beside = lock.with_name("beside.lock")

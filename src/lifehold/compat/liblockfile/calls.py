@@ -176,7 +176,7 @@ def lockfile_remove(lockfile: Path) -> Status:
     made, of_parent = _made.pop(name, None), _of_parents.get(name)
     try:
         if made is not None:
-            return _reported(path, made.lock.remove(made.key, made.nonce))
+            return _given_back(path, name, made)
         if of_parent is not None and of_parent.is_of_the_living():
             why = f"{path!r} is the lock of the process that this one was forked from"
             return Status(-1, why, errno.EPERM)
@@ -288,6 +288,18 @@ def _held(lock: DotLock) -> str:
     if isinstance(found, LifeVerdict) or found.marker.owner is None:
         return f"it is held: {found.evidence}"
     return f"it is held by {explain.by(found.holder())}: {found.evidence}"
+
+
+def _given_back(path: str, name: str, made: MadeLock) -> Status:
+    """Remove the lock that this process made. Raises FileNotFoundError, LifeholdError, OSError."""
+    try:
+        why = made.lock.remove(made.key, made.nonce)
+    except FileNotFoundError:
+        raise
+    except BaseException:
+        _made.setdefault(name, made)  # L2  who tries again may find somebody else's there
+        raise
+    return _reported(path, why)
 
 
 def _reported(path: str, why: str) -> Status:

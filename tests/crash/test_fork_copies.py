@@ -18,6 +18,7 @@ import pytest
 from crash.scene import free, raised, until
 from ground import needs
 from lifehold import Lock
+from lifehold.compat import lockfolder
 from lifehold.compat.filelock import native as unix
 from lifehold.local import kernel_holders
 from lifehold.local.files import HOST
@@ -337,3 +338,19 @@ def test_a_child_does_not_wait_for_a_fence_that_a_thread_of_its_parent_is_asking
     name.entered.wait()
     assert outcome(lambda: fence("a", 8), c_code=False) == "None"
     thread.join()
+
+
+def test_a_child_of_c_code_has_no_folder_that_its_parent_locked(tmp_path):
+    path = tmp_path / "bids"
+
+    def work():
+        assert not lockfolder.have_lock(path)
+        assert not lockfolder.lock(path)
+        lockfolder.unlock(path)
+
+    assert lockfolder.lock(path)
+    try:
+        assert outcome(work) == "None"
+        assert lockfolder.have_lock(path)
+    finally:
+        lockfolder.unlock(path)

@@ -377,3 +377,18 @@ def test_a_long_list_of_holders_is_read_to_its_end(tool, tmp_path, gone, sleeper
     path = of_several(tool, tmp_path, *[gone] * 300, sleeper("python3"))
     assert os.stat(path).st_size > foreign_verdict.LONGEST
     assert (asked(path).family, asked(path).state) == (tool, HELD)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("odd", ["text", 5, None, [], ["a@b", 1, 0, "new"]])
+@pytest.mark.parametrize("tool", ["borg", "dvc"])
+def test_an_entry_of_another_form_may_be_somebody_who_lives(
+    tool, odd, alone, tmp_path, gone, all_seen
+):
+    path = of_several(tool, tmp_path, *[] if alone else [gone])
+    told = json.loads(path.read_text())
+    entries = told["shared"] if tool == "borg" else told["read"].setdefault("data", [])
+    entries.append(odd)
+    path.write_text(json.dumps(told))
+    answer = asked(path)
+    assert (answer.family, answer.state) == (tool, SUSPECT), answer.holder

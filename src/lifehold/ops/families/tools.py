@@ -160,11 +160,10 @@ def _dvc(sight: LockPath) -> StatedHolder | None:
     found = [(who, path) for path, who in writes.items()] if isinstance(writes, dict) else []
     for path, people in reads.items() if isinstance(reads, dict) else ():
         found += [(who, path) for who in (people if isinstance(people, list) else ())]
-    found = [(who, path) for who, path in found if isinstance(who, dict)]
     return together(
         StatedHolder(
-            number(str(who.get("pid", ""))),
-            words=f"{who.get('cmd', '')} on {path}",
+            number(str(who.get("pid", ""))) if isinstance(who, dict) else None,
+            words=f"{who.get('cmd', '') if isinstance(who, dict) else 'somebody'} on {path}",
             kept="DVC drops dead entries itself",
         )
         for who, path in found
@@ -230,8 +229,9 @@ def _borg(sight: LockPath) -> StatedHolder | None:
     for mode in ("exclusive", "shared"):
         people = told.get(mode)
         for each in people if isinstance(people, list) else ():
-            if isinstance(each, list) and len(each) == 3:
-                claims.append(_borg_id(f"{each[0]}.{each[1]}-{each[2]}", stale))
+            known = isinstance(each, list) and len(each) == 3
+            text = f"{each[0]}.{each[1]}-{each[2]}" if known else f"{each!r:.100}"
+            claims.append(_borg_id(text, stale))
     return together(claims)
 
 

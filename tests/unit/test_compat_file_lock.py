@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 import time
@@ -83,3 +84,16 @@ def test_a_live_holders_old_file_is_neither(path):
         assert (found["stale"], found["suspect"], found["alive"]) == (False, False, "alive")
         assert StalenessChecker().clean_if_stale(path) is False
         assert os.path.exists(path)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [os.mkdir, os.mkfifo, lambda path: os.symlink("nowhere", path)],
+    ids=["folder", "fifo", "link"],
+)
+def test_what_is_no_file_is_told_as_an_error_of_the_system(path, make):
+    make(path)
+    for look in (StalenessChecker().check, StalenessChecker().clean_if_stale):
+        with pytest.raises(OSError, match=re.escape(path)):
+            look(path)
+    assert os.path.lexists(path)

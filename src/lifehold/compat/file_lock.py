@@ -18,7 +18,7 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import InvalidArgument, NotAcquired, SystemRefused
+from ..core.errors import InvalidArgument, NotAcquired, SystemRefused, UnsafeGround
 from ..core.owner import DEAD
 from ..lock import Lock
 from ..runtime import clock
@@ -69,7 +69,8 @@ class StalenessChecker:
         except FileNotFoundError:
             return {"stale": False, "exists": False}
         age = max(0.0, clock.utc_now() - found.st_mtime)
-        holder = self._lock(path).holder()
+        with _looked_at(path):
+            holder = Lock(path, kind="soft").holder()
         alive = "free" if holder is None else holder.alive
         evidence = "nobody holds it" if holder is None else holder.evidence
         stale = alive == DEAD
@@ -102,15 +103,18 @@ class StalenessChecker:
             return False
         path = os.fspath(lock_path)
         try:
-            self._lock(path).acquire(0).release()
+            with _looked_at(path):
+                Lock(path, kind="soft").acquire(0).release()
         except NotAcquired:
             return False
         LOGGER.warning("STALE LOCK REMOVED: %s", found["message"])
         return True
 
-    @staticmethod
-    def _lock(path: str) -> Lock:
-        try:
-            return Lock(path, kind="soft")
-        except InvalidArgument as error:
-            raise SystemRefused(str(error), filename=path) from error
+
+@contextmanager
+def _looked_at(path: str) -> Generator[None]:
+    """What can be no lock file is told as an OSError, which programs of these shapes catch."""
+    try:
+        yield
+    except (InvalidArgument, UnsafeGround) as error:
+        raise SystemRefused(str(error), filename=path) from error

@@ -288,6 +288,21 @@ def test_a_removal_that_failed_robs_nobody_when_it_is_tried_again(lock, monkeypa
     assert lock.exists()
 
 
+def test_a_lock_that_is_taken_over_while_it_is_removed_stays(lock, monkeypatch):
+    real = DotLock._guard
+
+    def late(self, ours):
+        monkeypatch.undo()
+        assert create_elsewhere(lock) == lib.L_SUCCESS  # in place: the inode is the same
+        return real(self, ours)
+
+    assert lib.lockfile_create(lock, 0) == lib.L_SUCCESS
+    age(lock, 900)
+    monkeypatch.setattr(DotLock, "_guard", late)
+    assert lib.lockfile_remove(lock).why == "somebody else has taken it over"
+    assert lock.exists()
+
+
 @pytest.mark.parametrize("flags", [0, lib.L_PID])
 def test_a_forked_child_removes_no_lock_of_its_parent(lock, flags):
     beside = lock.with_name("beside.lock")

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ...local.record_handle import RecordFile
 
 AGAIN, PAUSE = 20, 0.001  # who only looks locks the file for microseconds
+ANOTHERS = "somebody else has taken it over"
 
 
 class DotLock(LinkLock):
@@ -212,9 +213,11 @@ class DotLock(LinkLock):
             return "it was removed by somebody else"
         try:
             if not _is_the_one(ours, key, nonce):
-                return "somebody else has taken it over"
+                return ANOTHERS
             if (self._guard(ours) if ours.writable else self._lock(ours)) is None:
                 return BEING_MOVED
+            if not _is_the_one(ours, key, nonce):  # L2  adopted in place, before our guard
+                return ANOTHERS
             if not self._leads(ours):
                 return "somebody else has replaced it"
             self.files.unlink(self.path)

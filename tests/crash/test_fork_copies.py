@@ -18,7 +18,7 @@ import pytest
 from crash.scene import free, raised, until
 from ground import needs
 from lifehold import Lock
-from lifehold.compat import lockfolder
+from lifehold.compat import liblockfile, lockfolder
 from lifehold.compat.filelock import native as unix
 from lifehold.local import kernel_holders
 from lifehold.local.files import HOST
@@ -354,3 +354,19 @@ def test_a_child_of_c_code_has_no_folder_that_its_parent_locked(tmp_path):
         assert lockfolder.have_lock(path)
     finally:
         lockfolder.unlock(path)
+
+
+def test_a_child_of_c_code_has_no_mailbox_that_its_parent_locked(tmp_path, monkeypatch):
+    monkeypatch.setenv("MAIL", str(tmp_path / "ann"))
+
+    def work():
+        assert liblockfile.maillock("ann", 0) == liblockfile.L_MAXTRYS
+        liblockfile.mailunlock()
+
+    assert liblockfile.maillock("ann", 0) == liblockfile.L_SUCCESS
+    try:
+        assert outcome(work) == "None"
+        assert (tmp_path / "ann.lock").exists()
+    finally:
+        liblockfile.mailunlock()
+    assert not (tmp_path / "ann.lock").exists()

@@ -72,6 +72,7 @@ def maillock(name: str, retrycnt: int = 5) -> Status:
     L_ERROR with EBUSY when this thread has another mailbox.
     """
     path = mail_lock_of(name)
+    fork.here()  # L9  before it is asked who has the mailbox
     for held, whose in _turn.held[:1]:
         if whose() is _this_thread():
             if held == path:
@@ -94,6 +95,7 @@ def maillock(name: str, retrycnt: int = 5) -> Status:
 
 def touchlock() -> None:
     """Make the lock of the mailbox young again: every minute, or it counts for 300 s."""
+    fork.here()  # L9
     entry = _in_reach(_turn)
     if entry is not None:
         lockfile_touch(entry[0])
@@ -101,6 +103,7 @@ def touchlock() -> None:
 
 def mailunlock() -> None:
     """Let the mailbox go. Safe to repeat. What another thread has stays, while that one lives."""
+    fork.here()  # L9
     turn = _turn
     entry = _in_reach(turn)
     if entry is None:

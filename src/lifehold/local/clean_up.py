@@ -115,7 +115,7 @@ def remove(lock: Any, reason: str, whom: Holder | None) -> Holder | bool:
         if not found.guard() or not found.is_at(lock.path):
             return False
         if found.read() != case.marker.content:
-            return False  # somebody has adopted it in place since it was judged
+            case = lock.judged_of(found)  # who has adopted it in place, before our guard
         if not is_grant_of(case.holder(), whom):
             return True
         note(lock, case.holder(), reason, 0o600 if lock.mode is None else lock.mode)

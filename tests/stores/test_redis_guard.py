@@ -282,6 +282,52 @@ def test_bytes_of_no_encoding_in_a_fence_admit_nobody(redis_url):
         assert raw.get("x") is None
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_fence_of_another_type_admits_nobody_and_is_named(guard, client, way):
+    client.rpush(redis_fence.fence_key("x"), "5")
+    for call in (WAYS[way], lambda guard: guard.fence("x")):
+        with pytest.raises(CorruptRecord, match=r"'x': its fence 'lifehold:1:fence:\{x\}'"):
+            call(guard(2**62))
+    assert client.get("x") is None
+
+
+def test_data_of_another_type_is_named_by_its_key(guard, client):
+    client.set("text", "1")
+    for write in (
+        lambda guard: guard.hset("text", {"a": 1}),
+        lambda guard: guard.command("RPUSH", "text", *range(MANY)),
+    ):
+        with pytest.raises(redis.ResponseError, match=r"^WRONGTYPE .* \(key 'text'\)$"):
+            write(guard(5))
+    with pytest.raises(redis.ResponseError, match="not an integer"):
+        guard(5).command("INCRBY", "text", "one")
+    assert client.get("text") == "1"
+
+
+@pytest.mark.parametrize("key", ["é", b"\xe9"], ids=["text", "bytes"])
+def test_a_key_has_one_fence_in_the_encoding_of_its_client(redis_url, key):
+    with redis.Redis.from_url(redis_url, encoding="latin-1", decode_responses=True) as client:
+        FencedRedis(client, 9).set("é", "new")
+        assert client.get(b"\xe9") == "new"
+        late = FencedRedis(client, 5)
+        assert late.fence(key) == 9
+        for way in (lambda late: late.set(key, "late"), late_transaction(key)):
+            with pytest.raises(StaleToken):
+                way(late)
+        assert client.get("é") == "new"
+        with pytest.raises(InvalidArgument, match="latin-1"):
+            late.set("ж", "late")
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "cp500"])
+def test_a_client_whose_words_no_server_reads_is_refused(redis_url, encoding):
+    with (
+        redis.Redis.from_url(redis_url, encoding=encoding) as client,
+        pytest.raises(InvalidArgument, match=encoding),
+    ):
+        FencedRedis(client, 5)
+
+
 def test_a_client_of_the_other_face_is_refused_before_anything_is_written(redis_url, client):
     with asyncio.Runner() as runner:
         aclient = redis.asyncio.Redis.from_url(redis_url)

@@ -22,6 +22,7 @@ these keys without a guard is not seen, as everywhere.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from inspect import isawaitable
 
 from ...core.deadline import seconds
@@ -34,7 +35,7 @@ from .rule import token_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from .rule import Carrier
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncFencedRedis", "Conflict", "FencedRedis"]
 
 PREFIX = b"lifehold:1:fence:"  # the number: of this layout
+_WORDS = "EVALSHA 0az{}"  # are the same bytes in each encoding that a server can read
 
 _MAY_EVICT = """
 local function may_evict()
@@ -61,7 +63,12 @@ _ADMIT = (
     + """
 local half, missing = #KEYS / 2, false
 for at = half + 1, #KEYS do
-    local seen = redis.call('get', KEYS[at])
+    local seen = redis.pcall('get', KEYS[at])
+    if type(seen) == 'table' and not string.find(seen.err, '^WRONGTYPE') then
+        return seen
+    elseif type(seen) == 'table' then
+        return {-2, at - half}
+    end
     missing = missing or not seen
     if seen and (#seen > 19 or seen ~= '0' and not string.find(seen, '^[1-9]%d*$')) then
         return {-2, at - half}
@@ -83,25 +90,39 @@ for at = 2, #ARGV do
 end
 """
 )
+_REFUSAL = """
+local function refusal(got)
+    if type(got) ~= 'table' or not got.err then
+        return nil
+    end
+    return string.find(got.err, '^WRONGTYPE') and {-3, got.err} or got
+end
+"""
 _COMMAND = (
     _ADMIT
+    + _REFUSAL
     + """
 if #words == 0 then
     return {1}
 end
 local name = table.remove(words, 1)
-return {1, redis.call(name, keys[1], unpack(words))}
+local got = redis.pcall(name, keys[1], unpack(words))
+return refusal(got) or {1, got}
 """
 )
 # The words of a command come out of a table: of one for which Lua has no room it goes in pieces,
 # in this same step. Only of what cannot fail behind its first piece.
 _PIECES = (
     _ADMIT
+    + _REFUSAL
     + """
 local got = 0
 for at = 3, #words, 7000 do
     local last = math.min(at + 6999, #words)
-    local said = redis.call(words[2], keys[1], unpack(words, at, last))
+    local said = redis.pcall(words[2], keys[1], unpack(words, at, last))
+    if refusal(said) then
+        return refusal(said)
+    end
     got = words[1] == 'sum' and got + said or said
 end
 return {1, got}
@@ -138,6 +159,13 @@ class KeyFences:
                 f"client must be a client of redis-py, and no pipeline, not {type(client).__name__}"
             )
         self._client, self._lease = client, lease
+        encoder = client.get_encoder()
+        self._encoding = encoder.encoding, encoder.encoding_errors
+        if _WORDS.encode(*self._encoding) != _WORDS.encode():
+            raise InvalidArgument(
+                f"client writes text in {encoder.encoding}, in which no server reads a command: "
+                "make it with the encoding utf-8"
+            )
         self._one = client.register_script(_COMMAND)
         if is_coroutine_function(self._one) is not self._asynchronous:
             face = "FencedRedis" if self._asynchronous else "AsyncFencedRedis"
@@ -154,9 +182,30 @@ class KeyFences:
     def _asked(self, keys: Sequence[str | bytes], words: Sequence[Word]) -> dict[str, object]:
         if not keys:
             raise InvalidArgument("a guarded write names its keys")
-        fences = [*map(fence_key, keys)]
+        fences = [*map(self._fence_of, keys)]
         token = token_of(self._lease, _shown(keys[0]))
         return {"keys": [*keys, *fences], "args": [token, *words]}
+
+    def _fence_of(self, key: str | bytes) -> bytes:
+        """The fence of the very bytes that the client makes of a key. Raises InvalidArgument."""
+        if not isinstance(key, str):
+            return fence_key(key)
+        try:
+            return fence_key(key.encode(*self._encoding))
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(
+                f"{key!r} is no key of this client: {self._encoding[0]} has no bytes for it"
+            ) from error
+
+    @contextmanager
+    def _reading(self, key: str | bytes) -> Iterator[None]:
+        """L13  A fence of another type was written by something else."""
+        try:
+            yield
+        except fork.lazily("redis.exceptions").ResponseError as error:
+            if not str(error).startswith("WRONGTYPE"):
+                raise
+            raise damaged(key, self._fence_of(key)) from error
 
     def _sent(self, name: str, key: str | bytes, words: Sequence[Word]) -> Reply:
         """What the script of one command answers, or the client's promise of that."""
@@ -171,7 +220,10 @@ class KeyFences:
 
     def _answered(self, keys: Sequence[str | bytes], answer: Reply) -> Reply:
         if answer[0] == -2:
-            raise damaged(keys[int(answer[1]) - 1])
+            late = keys[int(answer[1]) - 1]
+            raise damaged(late, self._fence_of(late))
+        if answer[0] == -3:
+            raise self._of_another_type(keys[0], answer[1])
         if answer[0] < 0:
             raise UnsafeGround(
                 f"{_shown(keys[0])!r}: the server's maxmemory-policy evicts keys that do not "
@@ -187,9 +239,14 @@ class KeyFences:
         late = _shown(keys[int(answer[2]) - 1])
         raise stale(late, token_of(self._lease, late), int(answer[1]))
 
+    def _of_another_type(self, key: str | bytes, told: str | bytes) -> BaseException:
+        """What the client would have raised, and of which key."""
+        kind: type[BaseException] = fork.lazily("redis.exceptions").ResponseError
+        return kind(f"{_shown(told)} (key {_shown(key)!r})")
+
     def _compared(self, keys: Sequence[str | bytes], seen: Sequence[Reply]) -> None:
         for key, told in zip(keys, seen, strict=True):
-            name, fence = _shown(key), number(key, told)
+            name, fence = _shown(key), number(key, self._fence_of(key), told)
             token = token_of(self._lease, name)
             if fence > token:
                 raise stale(name, token, fence)
@@ -264,7 +321,7 @@ class FencedRedis(KeyFences):
 
     def fence(self, key: str | bytes) -> int:
         """The least token that is admitted at a key."""
-        return number(key, self._client.get(fence_key(key)))
+        return number(key, self._fence_of(key), self._seen(self._client, key))
 
     def transaction(
         self, work: Callable[[Pipe], object], *keys: str | bytes, tries: int = 1
@@ -277,14 +334,14 @@ class FencedRedis(KeyFences):
         unknown, the writes may have been made, and `work` is not called again.
         """
         WatchError = fork.lazily("redis.exceptions").WatchError  # noqa: N806  its own name
-        fences = [*map(fence_key, keys)]
+        fences = [*map(self._fence_of, keys)]
         while True:
             self._asked(keys, ())
             sent = False
             with self._client.pipeline(transaction=True) as pipe:
                 try:
                     pipe.watch(*keys, *fences)
-                    seen = [pipe.get(each) for each in fences]
+                    seen = [self._seen(pipe, each) for each in keys]
                     self._compared(keys, seen)
                     if None in seen:
                         self._answered(keys, self._lasts(keys=fences[:1]))
@@ -298,12 +355,16 @@ class FencedRedis(KeyFences):
                     why = _cut(error)
                     if why is not None and sent:
                         raise why from None  # L6  nobody knows whether EXEC was carried out
-                    self._compared(keys, [self._client.get(each) for each in fences])
+                    self._compared(keys, [self._seen(self._client, each) for each in keys])
                     if not self._still_ours():
                         raise self._gone(keys) from error
                     tries -= 1
                     if tries < 1:
                         raise why or self._conflict(keys) from error
+
+    def _seen(self, where: Pipe, key: str | bytes) -> Reply:
+        with self._reading(key):
+            return where.get(self._fence_of(key))
 
     def _still_ours(self) -> bool:
         ask = self._asking()
@@ -350,21 +411,21 @@ class AsyncFencedRedis(KeyFences):
 
     async def fence(self, key: str | bytes) -> int:
         """The least token that is admitted at a key."""
-        return number(key, await self._client.get(fence_key(key)))
+        return number(key, self._fence_of(key), await self._seen(self._client, key))
 
     async def transaction(
         self, work: Callable[[Pipe], Awaitable[object] | object], *keys: str | bytes, tries: int = 1
     ) -> list[Reply]:
         """WATCH the keys and their fences, call `work(pipe)`, EXEC. As in `FencedRedis`."""
         WatchError = fork.lazily("redis.exceptions").WatchError  # noqa: N806  its own name
-        fences = [*map(fence_key, keys)]
+        fences = [*map(self._fence_of, keys)]
         while True:
             self._asked(keys, ())
             sent = False
             async with self._client.pipeline(transaction=True) as pipe:
                 try:
                     await pipe.watch(*keys, *fences)
-                    seen = [await pipe.get(each) for each in fences]
+                    seen = [await self._seen(pipe, each) for each in keys]
                     self._compared(keys, seen)
                     if None in seen:
                         self._answered(keys, await self._lasts(keys=fences[:1]))
@@ -380,12 +441,16 @@ class AsyncFencedRedis(KeyFences):
                     why = _cut(error)
                     if why is not None and sent:
                         raise why from None  # L6  nobody knows whether EXEC was carried out
-                    self._compared(keys, [await self._client.get(each) for each in fences])
+                    self._compared(keys, [await self._seen(self._client, each) for each in keys])
                     if not await self._still_ours():
                         raise self._gone(keys) from error
                     tries -= 1
                     if tries < 1:
                         raise why or self._conflict(keys) from error
+
+    async def _seen(self, where: Pipe, key: str | bytes) -> Reply:
+        with self._reading(key):
+            return await where.get(self._fence_of(key))
 
     async def _still_ours(self) -> bool:
         ask = self._asking()
@@ -410,22 +475,21 @@ def fence_key(key: str | bytes) -> bytes:
     return PREFIX + tail
 
 
-def number(key: str | bytes, told: str | bytes | None) -> int:
+def number(key: str | bytes, fence: bytes, told: str | bytes | None) -> int:
     """What a fence says; 0 where there is none. Raises CorruptRecord: it must not admit."""
     if told is None:
         return 0
     text = told if isinstance(told, str) else told.decode("latin-1")
     if not (text.isascii() and text.isdigit() and len(text) <= 19 and str(int(text)) == text):
-        raise damaged(key)
+        raise damaged(key, fence)
     return int(text)
 
 
-def damaged(key: str | bytes) -> CorruptRecord:
+def damaged(key: str | bytes, fence: bytes) -> CorruptRecord:
     """What to say of a fence that is no token."""
-    fence = fence_key(key).decode("utf-8", "surrogateescape")
     return CorruptRecord(
-        f"{_shown(key)!r}: its fence {fence!r} is no token, so something else has written it: "
-        "nothing was written. Make sure that every old holder has ended, then delete that key",
+        f"{_shown(key)!r}: its fence {_shown(fence)!r} is no token, so something else has written "
+        "it: nothing was written. Make sure that every old holder has ended, then delete that key",
         name=_shown(key),
     )
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 
 import pytest
 
-from lifehold import LeaseLost, Lock, connect
+from lifehold import InvalidArgument, LeaseLost, Lock, connect
 from lifehold.core import events
 from lifehold.runtime.loss import LostSignal
 from lifehold.store.engine import StoreLock
@@ -76,6 +77,33 @@ def test_an_interrupt_in_a_listener_reaches_the_program_in_its_own_thread(lock, 
     with pytest.raises(KeyboardInterrupt):
         lease.release()
     assert not lock.locked()
+
+
+async def heard_by_task(event):
+    """What nobody would await."""
+
+
+def heard_in_pieces(event):
+    yield
+
+
+class Hearing:
+    async def __call__(self, event):
+        pass
+
+
+@pytest.mark.parametrize(
+    "later",
+    [heard_by_task, functools.partial(heard_by_task), Hearing(), heard_in_pieces],
+    ids=["function", "partial", "object", "generator"],
+)
+def test_a_listener_that_would_only_be_made_and_not_run_is_refused(later):
+    before = events.listeners.copy()
+    with pytest.raises(InvalidArgument, match="would never run"):
+        events.subscribe(later)
+    with pytest.raises(InvalidArgument, match="callable"):
+        events.subscribe("print")
+    assert events.listeners == before
 
 
 def test_an_interrupt_in_a_callback_reaches_the_program_and_the_other_callbacks_are_called():

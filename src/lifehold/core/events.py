@@ -8,11 +8,13 @@ there. Nobody listening costs one look at an empty list.
 
 from __future__ import annotations
 
+from .errors import InvalidArgument
 from .value import value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from .grant import Holder
 
@@ -150,7 +152,20 @@ listeners: list[Callable[[Event], object]] = []
 
 
 def subscribe(listener: Callable[[Event], object]) -> Callable[[], None]:
-    """Call `listener(event)` for everything that happens from now on; the answer ends it."""
+    """Call `listener(event)` for everything that happens from now on; the answer ends it.
+
+    Raises InvalidArgument for what cannot be called, or would make a coroutine that nobody awaits.
+    """
+    if not callable(listener):
+        raise InvalidArgument(
+            f"listener must be callable with an event, not {type(listener).__name__} {listener!r}"
+        )
+    if runs_later(listener):
+        raise InvalidArgument(
+            f"listener {getattr(listener, '__name__', listener)!r} would never run: calling it "
+            "makes a coroutine or a generator, and nobody awaits it. Give a plain function, which "
+            "may put the event into a queue for a task"
+        )
     listeners.append(listener)
 
     def unsubscribe() -> None:
@@ -158,6 +173,17 @@ def subscribe(listener: Callable[[Event], object]) -> Callable[[], None]:
             listeners.remove(listener)
 
     return unsubscribe
+
+
+LATER = 0x20 | 0x80 | 0x200  # of a code object: a generator, a coroutine, an async generator
+
+
+def runs_later(callback: Any) -> bool:
+    """Whether calling it makes a coroutine or a generator, which nobody would run."""
+    while type(callback).__name__ == "partial":  # of functools; a mock has a `func` without end
+        callback = callback.func
+    made = callback if hasattr(callback, "__code__") else type(callback).__call__
+    return bool(getattr(getattr(made, "__code__", None), "co_flags", 0) & LATER)
 
 
 def tell(event: Event) -> None:

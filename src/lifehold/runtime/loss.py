@@ -233,7 +233,7 @@ def check_callback(given: object) -> None:
             "callback must be callable without arguments, not "
             f"{type(given).__name__} {getattr(given, '__name__', given)!r}"
         )
-    if _runs_later(given):
+    if events.runs_later(given):
         raise InvalidArgument(
             f"callback {getattr(given, '__name__', given)!r} would never run: calling it makes a "
             "coroutine or a generator, and nobody awaits it. Give a plain function, or have a task "
@@ -251,16 +251,7 @@ def _needs_more(callback: object) -> bool:
     return code.co_argcount > filled or bool({*named} - {*(made.__kwdefaults__ or ())})
 
 
-def _runs_later(callback: Any) -> bool:
-    """Whether calling it makes a coroutine or a generator, which nobody would run."""
-    while type(callback).__name__ == "partial":  # of functools; a mock has a `func` without end
-        callback = callback.func
-    made = callback if hasattr(callback, "__code__") else type(callback).__call__
-    return bool(getattr(getattr(made, "__code__", None), "co_flags", 0) & _LATER)
-
-
 _FUNCTION = type(check_timeout)
-_LATER = 0x20 | 0x80 | 0x200  # of a code object: a generator, a coroutine, an async generator
 
 
 def _weakly(signal: LostSignal) -> Callable[[], None]:

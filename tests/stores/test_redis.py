@@ -22,7 +22,7 @@ from lifehold import (
     once,
 )
 from lifehold.cli.choose_tree import ENDS, REDIS
-from lifehold.core.backend import NoReply, Unreachable
+from lifehold.core.backend import NoReply, Refused, Request, Unreachable
 from lifehold.core.owner import Owner
 from lifehold.runtime import clock
 from lifehold.runtime.blocking import finish
@@ -299,6 +299,20 @@ def test_names_that_nobody_uses_are_forgotten_and_no_other(redis_url, redis_serv
     held.release()
     with store.lock("idle", wait=0) as again:
         assert again.token > first.token
+
+
+def test_a_name_is_forgotten_and_who_was_given_up_on_is_not_let_in_later(redis_url, redis_server):
+    """L6  The request of a nonce that was given up may come behind the prune."""
+    store = connect(redis_url)
+    with store.lock("late", wait=0):
+        pass
+    backend, asked = store._site.backend, Request("late", "f" * 16, 30.0, store._site.owner(""))
+    assert not finish(backend.release("late", asked.nonce))
+    assert store._site.prune(0) == 1
+    assert not redis_server.call("EXISTS", keys("late")[0])
+    assert isinstance(finish(backend.acquire(asked)), Refused)
+    assert not store.holders("late")
+    store.lock("late", wait=0).acquire().release()
 
 
 # ------------------------------------------------------------------------------------------------

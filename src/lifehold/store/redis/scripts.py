@@ -536,7 +536,7 @@ end
 if call('EXISTS', LINE, KEPT) > 0 then
   return 0
 end
-call('DEL', LEASE, HOLDERS, DIES, WAITERS, UNDONE)
+call('DEL', LEASE, HOLDERS, DIES, WAITERS)  -- L6  the undone stay as long as they count
 return 1
 """
 

@@ -6,23 +6,30 @@ import pytest
 
 from ground import require
 from lifehold import LeaseLost, connect
+from lifehold.core.backend import Given, Request
+from lifehold.core.grant import Holder
 from lifehold.ops import stored
 from lifehold.ops.answer import KEPT, REMOVED
+from lifehold.runtime.blocking import finish
+from patience import until
 
 STORES = ["memory", "sqlite", "postgres", "session", "redis"]
+
+
+def url_of(store, tmp_path, request):
+    if store == "memory":
+        return f"memory://{tmp_path}"
+    if store == "sqlite":
+        return f"sqlite:///{tmp_path}/a.db"
+    require("redis" if store == "redis" else "postgres")
+    return request.getfixturevalue("redis_url" if store == "redis" else "pg_url")
 
 
 @pytest.fixture(params=STORES)
 def make(request, tmp_path):
     """A maker of the same lock, again and again, in an empty store; and its URL."""
     kind = {"kind": "session"} if request.param == "session" else {}
-    if request.param == "memory":
-        url = f"memory://{tmp_path}"
-    elif request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/a.db"
-    else:
-        require("redis" if request.param == "redis" else "postgres")
-        url = request.getfixturevalue("redis_url" if request.param == "redis" else "pg_url")
+    url = url_of(request.param, tmp_path, request)
     return lambda: connect(url).lock("job", wait=0, **kind), f"{url}#job"
 
 
@@ -51,3 +58,18 @@ def test_the_word_ends_the_grant_that_it_names(make):
     with pytest.raises(LeaseLost):
         lease.release()
     make().acquire().release()
+
+
+@pytest.mark.parametrize("store", [each for each in STORES if each != "session"])
+def test_the_word_of_a_permit_that_has_run_out_ends_nobody_elses(store, tmp_path, request):
+    site = connect(url_of(store, tmp_path, request))._site
+    gone, here = (
+        Request("gpu", letter * 16, ttl, site.owner(""), capacity=2)
+        for letter, ttl in (("a", 0.2), ("b", 3600.0))
+    )
+    for asked in (gone, here):
+        assert isinstance(finish(site.backend.acquire(asked)), Given)
+    whom = Holder(nonce=f"{gone.nonce}--")
+    until(lambda: [each.nonce for each in site.state("gpu").holders] == [here.nonce])
+    assert site.break_("gpu", "its word was shown", whom) is None
+    assert [each.nonce for each in site.state("gpu").holders] == [here.nonce]

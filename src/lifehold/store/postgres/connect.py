@@ -265,12 +265,14 @@ def ending(plan: PostgresUrl) -> str:
 
     Row locks look at the latest version of a row, whatever its statement has seen. They are taken
     as each step takes them, the name's first; so that grant can neither go nor come behind them.
+    One that has run out is in no more, though its row may be there.
     """
     at = plan.schema
     return (
         f"WITH named AS MATERIALIZED (SELECT l.name FROM {at}lifehold_lease l"  # noqa: S608 - ours
         " WHERE l.name = $2 FOR NO KEY UPDATE), held AS MATERIALIZED (SELECT h.name FROM named"
-        f" JOIN {at}lifehold_holder h ON h.name = named.name WHERE h.mark = $7 FOR UPDATE OF h)"
+        f" JOIN {at}lifehold_holder h ON h.name = named.name WHERE h.mark = $7"
+        f" AND h.ends_at + h.delay > {at}lifehold_now() FOR UPDATE OF h)"
         f" SELECT f.* FROM held, LATERAL {at}lifehold_1_order($1, held.name, $3, $4, $5, $6) f"
         f" WHERE (SELECT s.least FROM {at}lifehold_schema s) <= {VERSION}"
     )

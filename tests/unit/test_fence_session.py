@@ -321,6 +321,42 @@ def test_an_async_session_is_guarded_by_the_same_event(url, engine, account):
     assert amount(engine, account) == 60
 
 
+@pytest.mark.parametrize("how", ["made so", "an option"])
+def test_an_async_session_that_commits_each_statement_is_refused(url, engine, account, how):
+    require("package:greenlet", "package:aiosqlite")
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+    given = {"isolation_level": "AUTOCOMMIT"}
+    given = given if how == "made so" else {"execution_options": given}
+
+    async def main():
+        loose = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"), **given)
+        async with AsyncSession(loose) as session:
+            with (
+                pytest.raises(InvalidArgument, match="one transaction"),
+                SessionFence(session, "a", 5),
+            ):
+                await session.get(account, 7)
+        await loose.dispose()
+
+    asyncio.run(main())
+
+
+def test_an_asyncpg_that_commits_each_statement_is_refused(session):
+    """Its adapter alone knows of it, not the connection below."""
+    from sqlalchemy.dialects.postgresql.asyncpg import AsyncAdapt_asyncpg_connection
+
+    raw = SimpleNamespace(is_in_transaction=lambda: False)
+    adapter = AsyncAdapt_asyncpg_connection(None, raw)
+    pooled = SimpleNamespace(driver_connection=raw, dbapi_connection=adapter)
+    connection = SimpleNamespace(connection=pooled, get_execution_options=dict)
+    guard = SessionFence(session, "a", 5)
+    guard._refuse_loose(connection)
+    adapter.set_isolation_level("autocommit")
+    with pytest.raises(InvalidArgument, match="one transaction"):
+        guard._refuse_loose(connection)
+
+
 def test_what_cannot_be_guarded_is_refused_in_words(engine):
     with pytest.raises(InvalidArgument, match="needs a Session"):
         SessionFence(object(), "a", 5)

@@ -265,7 +265,9 @@ class SessionFence:
         """At commit it would be too late: each statement would stay as it is written."""
         level = connection.get_execution_options().get("isolation_level")
         raw = connection.connection.driver_connection
-        if not in_transaction(raw) and (level == "AUTOCOMMIT" or commits_alone(raw)):
+        adapter = connection.connection.dbapi_connection  # of asyncpg it alone knows
+        loose = level == "AUTOCOMMIT" or commits_alone(raw) or commits_alone(adapter)
+        if loose and not in_transaction(raw):
             raise not_together(self._admission.name, "take an engine that is not AUTOCOMMIT")
 
     def _before_commit(self, session: Any) -> None:

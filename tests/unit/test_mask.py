@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
 from lifehold.core.mask import SECRET_WORDS, masked_command, masked_urls, names_a_secret, printable
+from lifehold.store.postgres.messages import url_of
 
 TABLE = {
     ("mysql", "--password=hunter2"): "mysql --password=***",
@@ -143,6 +146,9 @@ QUERIES = {
     "redis://h/0?password=a'hunter2 is": "redis://h/0?password=*** is",
     "a redis://u:hunter2@h/?token=hunter2 b": "a redis://***@h/?token=*** b",
     "x://h?url=redis://u:hunter2@g?password=hunter2": "x://h?url=redis://***@g?password=***",
+    "postgresql://h/d?options=-c%20a.secret%3Dhunter2%20-c%20b%3Dc&a=b": "postgresql://h/d?options="
+    "-c%20a.secret%3D***&a=b",
+    "postgresql://h/d?options=-c%20search_path%3Da": "postgresql://h/d?options=-c%20search_path%3Da",
     "a=b x://h?db=1&sslkey=/f z?password=b": "a=b x://h?db=1&sslkey=/f z?password=b",
 }
 
@@ -251,3 +257,12 @@ def test_control_characters_and_bytes_are_written_out():
     assert printable("a\x1b[31mb\n\t\r\x00") == "a\\x1b[31mb\\n\\t\\r\\x00"
     assert printable("a\udcffb\u202e\x9b\U000e0001") == "a\\xffb\\u202e\\u009b\\U000e0001"
     assert printable("schön 漢字") == "schön 漢字"
+
+
+def test_the_options_of_a_server_are_told_without_their_secrets():
+    known = {
+        "host": "h",
+        "options": r"-c search_path=a\ b -c app.secret=hunter2\ x --token=hunter2",
+    }
+    shown = unquote(url_of(known))
+    assert shown == r"postgresql://h/?options=-c search_path=a\ b -c app.secret=*** --token=***"

@@ -310,6 +310,11 @@ def masked_urls(text: str) -> str:
     return text
 
 
+def masked_url(url: str) -> str:
+    """The same of one URL that is the whole text: a space does not end its password."""
+    return masked_urls(url.replace(" ", "%20"))
+
+
 def _masked_query(text: str, start: int) -> str:
     """`text` with the values masked that a name announces in the query of the URL at `start`.
 
@@ -328,14 +333,21 @@ def _masked_query(text: str, start: int) -> str:
     while at < len(text) and not ends(at):
         if text[at] in "?&":
             name = at + 1
-        elif text[at] == "=" and name and _is_secret_in_url(text[name:at]):
-            end = at + 1
+        elif name and (width := _width_behind_secret(text, name, at)):
+            end = at = at + width
             while end < len(text) and text[end] not in "&#" and not ends(end):
                 end += 1
-            text = f"{text[: at + 1]}{MASK}{text[end:]}"
-            name, at = 0, at + len(MASK)
+            text = f"{text[:at]}{MASK}{text[end:]}"
+            name, at = 0, at + len(MASK) - 1
         at += 1
     return text
+
+
+def _width_behind_secret(text: str, name: int, at: int) -> int:
+    """How wide the = is at `at`, be it encoded, if what stands before it names a secret; else 0."""
+    if text[at] == "=":
+        return int(_is_secret_in_url(text[name:at]))
+    return 3 if text[at : at + 3].lower() == "%3d" and names_a_secret(text[name:at]) else 0
 
 
 def _is_secret_in_url(name: str) -> bool:

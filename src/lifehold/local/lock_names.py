@@ -23,7 +23,7 @@ import os
 import stat
 
 from ..core.errors import InvalidArgument, SystemRefused
-from ..core.mask import masked_urls, printable
+from ..core.mask import masked_url, printable
 from ..core.value import value
 from ..runtime import fork
 
@@ -270,7 +270,7 @@ def path_of(url: str) -> str:
     """The lock file of a URL with a name, absolute. Raises InvalidArgument."""
     folder, mark, name = url.partition("#")
     if not mark:
-        shown = printable(masked_urls(url))
+        shown = printable(masked_url(url))
         raise InvalidArgument(
             f"{shown!r} names a folder of locks and no lock: put the name behind a #, for "
             f"example {shown}#nightly"
@@ -280,7 +280,7 @@ def path_of(url: str) -> str:
 
 def folder_of(url: str, whole: str = "") -> str:
     """The folder of a URL without a name. Raises InvalidArgument, which shows the `whole` URL."""
-    shown = printable(masked_urls(whole or url))
+    shown = printable(masked_url(whole or url))
     if not url.startswith(SCHEME):
         scheme = url.partition("://")[0]
         raise InvalidArgument(

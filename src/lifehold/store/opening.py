@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..core.address import refuse_torn
 from ..core.deadline import terms
 from ..core.errors import InvalidArgument, LifeholdError
-from ..core.mask import MASK, masked_urls, printable
+from ..core.mask import MASK, masked_url, printable
 from ..runtime import fork
 from .engine import StoreLock
 from .memory import named
@@ -43,6 +43,11 @@ def memory(url: str, **options: object) -> Site:
     """`memory://` and `memory://NAME`."""
     if options:
         raise nearest.strange("memory://", options, OF_ALL)
+    if masked_url(url) != url.replace(" ", "%20"):
+        raise InvalidArgument(
+            f"{printable(masked_url(url))!r} has a password, and a store in memory takes none: it "
+            "is of this process alone. Write memory://NAME"
+        )
     return Site(url, backend := named(url.partition("://")[2]), backend)
 
 
@@ -54,7 +59,7 @@ def site(url: str, known: dict[str, str], **options: object) -> Site:
     except LifeholdError:
         raise
     except ValueError as error:  # of who takes a URL apart
-        shown = printable(masked_urls(url))
+        shown = printable(masked_url(url))
         why = "" if "@" in url or MASK in shown else f": {printable(str(error))}"
         raise InvalidArgument(f"{shown!r} cannot be read as a URL{why}") from None
 
@@ -91,7 +96,7 @@ def opener(url: str, known: dict[str, str]) -> Opener:
     schemes = sorted({"file", *known, *offered})
     meant = nearest.nearest(scheme.lower(), schemes)
     raise InvalidArgument(
-        f"{printable(masked_urls(url))!r} is a URL, and there is no store for "
+        f"{printable(masked_url(url))!r} is a URL, and there is no store for "
         f"{printable(scheme)!r} here; there is one for: {', '.join(schemes)}"
         + (f"; did you mean {meant}://?" if meant else "")
     )
@@ -115,7 +120,7 @@ def lock(
     where, mark, name = url.partition("#")
     if not mark:
         raise InvalidArgument(
-            f"{printable(masked_urls(where))!r} names a store and no lock: put the name behind a "
+            f"{printable(masked_url(where))!r} names a store and no lock: put the name behind a "
             "#, for example #nightly"
         )
     opener(url, known)  # there is such a store
@@ -129,7 +134,7 @@ def lock(
     for option in ("cleanup", "shared", "strict", "mode"):
         if given.get(option):
             raise InvalidArgument(
-                f"{option}= is for locks in files, and {masked_urls(where)!r} is none"
+                f"{option}= is for locks in files, and {masked_url(where)!r} is none"
             )
     if not given.get("record", True):
         raise InvalidArgument("record=False is for locks in files: a lease always has a record")

@@ -18,7 +18,7 @@ from ...core.address import refuse_torn
 from ...core.backend import Unreachable
 from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument, UnsafeGround
-from ...core.mask import MASK, masked_urls, printable
+from ...core.mask import MASK, masked_url, masked_urls, printable
 from ...runtime import clock, fork
 from ...runtime.eventloop import EVENT_LOOP, Signal, running_trio
 from ..settle import settle
@@ -108,7 +108,7 @@ class PostgresUrl:
         try:
             known = conninfo.conninfo_to_dict(url, **(options or {}))
         except client.ProgrammingError as error:
-            shown = printable(masked_urls(url))
+            shown = printable(masked_url(url))
             secret = "@" in url or MASK in shown  # libpq repeats what it cannot read
             why = "" if secret else f": {printable(masked_urls(str(error).strip()))}"
             raise InvalidArgument(

@@ -10,7 +10,7 @@ import os
 
 from ...core.backend import NoReply, Unreachable
 from ...core.explain import quote
-from ...core.mask import MASK, printable
+from ...core.mask import MASK, names_a_secret, printable
 from ...runtime import fork
 
 TYPE_CHECKING = False
@@ -105,6 +105,8 @@ def url_of(known: dict[str, object], owner: str = "") -> str:
     """A URL that leads to the same tables, without the password (PGPASSWORD, ~/.pgpass)."""
     host, port = str(known.get("host") or known.get("hostaddr") or ""), str(known.get("port") or "")
     more = {key: str(known[key]) for key in ("service", "options", "sslmode") if known.get(key)}
+    if "options" in more:
+        more["options"] = without_secrets(more["options"])
     if owner:
         more["owner"] = owner
     if host.startswith(("/", "@")):  # a socket
@@ -119,6 +121,15 @@ def url_of(known: dict[str, object], owner: str = "") -> str:
     user = parse.quote(str(known.get("user") or ""), safe="")
     who = f"{user}@" if user else ""
     return f"postgresql://{who}{printable(','.join(pairs))}/{base}{query}"
+
+
+def without_secrets(options: str) -> str:
+    """`-c name=value` and `--name=value` of libpq, without the values of what names a secret."""
+    words: list[str] = []
+    for word in options.replace("\\ ", "\0").split(" "):
+        name, mark, _ = word.partition("=")
+        words.append(f"{name}={MASK}" if mark and names_a_secret(name) else word)
+    return " ".join(words).replace("\0", "\\ ")
 
 
 def place(known: dict[str, object]) -> str:

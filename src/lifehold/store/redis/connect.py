@@ -11,7 +11,7 @@ from ...core.address import refuse_torn, without_password
 from ...core.backend import NoReply, Unable, Unreachable
 from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument, UnsafeGround
-from ...core.mask import MASK, masked_urls, printable
+from ...core.mask import MASK, masked_url, masked_urls, printable
 from ...runtime import clock, fork
 from ...runtime.blocking import finish
 from .wire import NoRedisReply, RedisConnection, RedisRefused
@@ -306,7 +306,7 @@ def _from_url(library: ModuleType, url: str) -> tuple[Any, dict[str, Any]]:
             raise ValueError("protocol is 2 or 3")
     except ValueError as error:
         why = "" if "@" in url else f": {printable(str(error))}"
-        shown = printable(masked_urls(without_password(url)))
+        shown = printable(masked_url(without_password(url)))
         raise InvalidArgument(
             f"{shown!r} is no URL of Redis{why}; for example "
             "redis://user:password@host:6379/0, rediss://host, unix:///run/redis.sock?db=0"

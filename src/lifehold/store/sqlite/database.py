@@ -25,7 +25,7 @@ from _thread import RLock, get_ident
 
 from ...core.backend import NoReply, Unable, Unreachable
 from ...core.errors import CorruptRecord, InvalidArgument, SystemRefused, UnsafeGround
-from ...core.mask import printable
+from ...core.mask import masked_url, printable
 from ...local.ground import place_of_path
 from ...runtime import clock, fork
 from . import schema as sql
@@ -490,7 +490,7 @@ def settled(url: str) -> str:
 def parted(url: str) -> tuple[str, dict[str, str]]:
     """The absolute path, and the options behind the `?`. Raises InvalidArgument."""
     text, _, query = url.partition("?")
-    shown = printable(url)
+    shown = printable(masked_url(url))
     rest = text[len(SCHEME) :]
     if rest in ("", "/", "/:memory:"):
         raise InvalidArgument(

@@ -14,6 +14,8 @@ import pytest
 
 from ground import needs
 from lifehold import LeaseLost, NotAcquired, StoreUnavailable, connect
+from lifehold.runtime import clock
+from lifehold.store.postgres.session import SessionLock
 from patience import SOON, at_last, tried, until
 from servers.proxy import Proxy
 
@@ -62,6 +64,38 @@ def test_to_acquire_and_to_release_is_one_round_trip_each(proxy, through):
     assert proxy.replies == before + 2
     lease.release()
     assert proxy.replies == before + 3
+
+
+@pytest.mark.parametrize("comes", ["at once", "behind a waiter's line"])
+def test_an_answer_that_took_the_whole_lease_is_asked_for_again_first(pg_url, monkeypatch, comes):
+    """The server answers in its time; whoever is let in by that has a lease that lasts."""
+    store, answers = connect(pg_url), []
+    exchange, terms = SessionLock.exchange, {"ttl": 2.0, "heartbeat": 0.6, "margin": 0.2}
+
+    async def late(lock, runtime, own, text):
+        found = await exchange(lock, runtime, own, text)
+        if "pg_locks" in text or comes == "at once":
+            answers.append(found)
+            if len(answers) == 1:
+                clock.pause(terms["ttl"])  # until that answer has come
+        return found
+
+    holder = session(store, "late").acquire() if comes != "at once" else None
+    monkeypatch.setattr(SessionLock, "exchange", late)
+    got = []
+    thread = threading.Thread(
+        target=lambda: got.append(session(store, "late", **terms).acquire(SOON))
+    )
+    thread.start()
+    if holder is not None:
+        until(lambda: store.waiters("late") == 1)
+        clock.pause(terms["heartbeat"])  # its place in the line has become old
+        holder.release()
+    thread.join(SOON)
+    (lease,) = got
+    lease.check()
+    assert len(answers) >= 2
+    lease.release()
 
 
 def test_whichever_answer_is_lost_nothing_is_left_and_nobody_is_in_twice(

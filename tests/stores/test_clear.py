@@ -11,6 +11,7 @@ from lifehold.core.grant import Holder
 from lifehold.ops import stored
 from lifehold.ops.answer import KEPT, REMOVED
 from lifehold.runtime.blocking import finish
+from lifehold.store.redis.scripts import keys
 from patience import until
 
 STORES = ["memory", "sqlite", "postgres", "session", "redis"]
@@ -73,3 +74,28 @@ def test_the_word_of_a_permit_that_has_run_out_ends_nobody_elses(store, tmp_path
     until(lambda: [each.nonce for each in site.state("gpu").holders] == [here.nonce])
     assert site.break_("gpu", "its word was shown", whom) is None
     assert [each.nonce for each in site.state("gpu").holders] == [here.nonce]
+
+
+@pytest.mark.parametrize("store", ["postgres", "redis"])
+def test_an_order_that_was_carried_out_is_told_though_another_row_is_damaged(
+    store, tmp_path, request
+):
+    url = url_of(store, tmp_path, request)
+    site = connect(url)._site
+    meant, odd = (
+        Request("gpu", letter * 16, 3600.0, site.owner(""), capacity=2) for letter in "ab"
+    )
+    for asked in (meant, odd):
+        assert isinstance(finish(site.backend.acquire(asked)), Given)
+    if store == "postgres":
+        server = request.getfixturevalue("pg_server")
+        statement = f"UPDATE lifehold_holder SET weight = -7 WHERE mark = '{odd.nonce}'"
+        server.execute(statement, url.rpartition("/")[2])
+    else:
+        server, key = request.getfixturevalue("redis_server"), keys("gpu")[1]
+        text = server.call("HGET", key, odd.nonce).split(" ")
+        server.call("HSET", key, odd.nonce, " ".join(["x", *text[1:]]))
+    told = site.break_("gpu", "its word was shown", Holder(nonce=f"{meant.nonce}--"))
+    assert told is not None
+    assert told.evidence
+    assert not site.state("gpu").holders

@@ -377,10 +377,12 @@ class Site(Bound):
         nonce = nonce.removesuffix(_end_of_nonce(whom.token) if whom is not None else "")
         order = Order("break", name, reason, by_whom(), nonce=nonce)
         before: State | None = self.given(order)
-        if before is None or order.spares(before) or not (before.holders or before.damage):
+        if before is None or not (before.holders or before.damage):
             return None
-        if before.damage:
+        if before.damage:  # of another row perhaps: what names a grant that is gone has no state
             holder = Holder(evidence=before.damage, lock=self.address(name))
+        elif order.spares(before):
+            return None
         else:
             holder = self.holder(before.holders[0], name)
         events.tell(events.Broken(holder.lock, holder, reason))

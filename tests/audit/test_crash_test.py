@@ -167,6 +167,12 @@ def test_below_its_own_folder(tmp_path):
     (tmp_path / "sub" / "d.lock").touch()
 
 @pytest.mark.no_stale_locks("*.lock")
+class TestMarksAddUp:
+    @pytest.mark.no_stale_locks("*.pid")
+    def test_the_one_of_its_class(self, tmp_path):
+        (tmp_path / "f.lock").touch()
+
+@pytest.mark.no_stale_locks("*.lock")
 def test_where_it_goes_without_a_way_back(tmp_path_factory):
     pathlib.Path("e.lock").touch()
     os.chdir(tmp_path_factory.mktemp("x"))
@@ -212,10 +218,9 @@ def test_a_lock_is_left_behind_in_a_second_run_and_in_the_folder_of_the_test(pyt
     pytester.makepyfile(LEAVING)
     for _ in range(2):
         done = played(pytester)
-        done.assert_outcomes(passed=5, errors=5)
-        done.stdout.fnmatch_lines(
-            ["a.lock (*", "*/b.lock (*", "*/c.lock (*", "*/sub/d.lock (*", "e.lock (*"]
-        )
+        done.assert_outcomes(passed=6, errors=6)
+        left = ("a", "*/b", "*/c", "*/sub/d", "*/f", "e")
+        done.stdout.fnmatch_lines([f"{each}.lock (*" for each in left])
 
 
 def test_what_was_removed_or_only_read_is_not_left_behind(pytester):

@@ -212,6 +212,12 @@ def test_what_cannot_be_set_up_once_is_refused_by_name(suite):
     result.assert_outcomes(passed=5)
 
 
+def test_no_name_of_a_value_is_that_of_our_own_lock(tmp_path):
+    run = WorkerRun(tmp_path)
+    assert run("present", lambda: 7) == 7
+    run.leave()
+
+
 def worker(folder, log, up):
     run = WorkerRun(folder)
     rules = {"unless": lambda: up.exists() and "made", "keep": 0.0}

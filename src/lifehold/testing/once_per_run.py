@@ -71,10 +71,14 @@ class WorkerRun:
         if teardown is not None and not callable(teardown):
             raise InvalidArgument(f"teardown must be callable, not {teardown!r}")
         self.join()
-        value = once(self.folder / name, setup, **{"keep_failure": None} | rules)
+        value = once(self._place_of(name), setup, **{"keep_failure": None} | rules)
         if teardown is not None:
             self.teardowns[name] = (teardown, rules)
         return value
+
+    def _place_of(self, name: str) -> Path:
+        """Where a name's value is kept: in a folder of its own, in which our lock is not."""
+        return self.folder / "values" / name
 
     def leave(self) -> None:
         """Our tests are over. The last one tears down; its errors are raised at the end."""
@@ -111,10 +115,10 @@ class WorkerRun:
 
         try:
             # However old it is, and whatever it was made for: it is to be torn down.
-            value = once(self.folder / name, gone, **rules | {"keep": None, "unless": None})
+            value = once(self._place_of(name), gone, **rules | {"keep": None, "unless": None})
         except NothingToTearDown:
             return
-        forget(self.folder / name)
+        forget(self._place_of(name))
         teardown(value)
 
 

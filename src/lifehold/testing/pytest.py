@@ -7,9 +7,10 @@
     def test_a_build(): ...                     # fails when it leaves such a file behind
 
 `crash_holder(factory, **bounds)` fails the test with one line a fault. `no_stale_locks`, as a mark
-or with `--no-stale-locks GLOB` for all tests, names what was left and who made it. A file counts
-that the test has made, made anew or touched. A relative pattern is looked up in the folder where
-the test begins, wherever it goes, and in its `tmp_path` if it has that fixture.
+or with `--no-stale-locks GLOB` for all tests, names what was left and who made it. Marks of a test,
+its class and its module add up. A file counts that the test has made, made anew or touched. A
+relative pattern is looked up in the folder where the test begins, wherever it goes, and in its
+`tmp_path` if it has that fixture.
 
 Imported by every pytest run, so it loads nothing of lifehold until a test asks for it, and adds
 nothing to a test without the mark. `-p no:lifehold.testing.pytest` leaves it out.
@@ -76,9 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(name="_no_stale_locks")
 def no_stale_locks(request: pytest.FixtureRequest) -> Iterator[None]:
     asked: list[str] | None = request.config.getoption("--no-stale-locks")
-    patterns = list(asked or ())
-    mark = request.node.get_closest_marker(MARK)
-    patterns += list(mark.args) if mark else []
+    marks = request.node.iter_markers(MARK)  # of the test, its class and its module
+    patterns = [*(asked or ()), *(each for mark in marks for each in mark.args)]
     here = _here()
     folders = [here]
     if "tmp_path" in request.fixturenames:  # where a test that goes anywhere mostly goes

@@ -1,6 +1,8 @@
 """One path shared with flock(1) and filelock: nobody is inside with anybody else, tokens grow.
 
-Six seconds each; the long form is `python -m tests.soak.mixed --seconds 60 A B`.
+Six seconds each, and longer where a party hardly got in: who is next on a path that others unlink
+is chance, and a machine busy with other tests makes it worse. The long form is
+`python -m tests.soak.mixed --seconds 60 A B`.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ from soak import canary, mixed, parties
 
 pytestmark = needs("linux", "fork")
 
-SECONDS = 6.0
-FEWEST = 0.002  # of the acquisitions, in so short a run on a busy machine; the soak asks for 5 %
+SECONDS = (6.0, 20.0, 60.0)
+FEWEST = 0.002  # of the acquisitions, on a busy machine; the soak asks for 5 %
 
 
 @pytest.fixture(scope="session")
@@ -37,26 +39,34 @@ def package(tmp_path_factory):
     return of
 
 
-def no_overlap_and_no_hang(account):
+def no_overlap_and_no_hang(folder, run):
+    """In runs of growing length, until one in which every party had its share."""
+    for seconds in SECONDS:
+        account = mixed.play(folder, run, seconds)
+        safe(account)
+        if account.least > FEWEST:
+            return
+    pytest.fail(f"a party starves: {list(mixed.report(account))}")
+
+
+def safe(account):
     assert not account.overlaps
     assert canary.not_growing(account.tokens) == 0
     assert account.tokens
     assert not account.hanging
     assert not account.trouble
-    assert account.least > FEWEST, list(mixed.report(account))
 
 
 @needs("flock")
 def test_ours_flock_of_the_shell_and_filelock_share_one_path(tmp_path, package):
-    run = mixed.run_a(package(mixed.FILELOCK))
-    no_overlap_and_no_hang(mixed.play(tmp_path, run, SECONDS))
+    no_overlap_and_no_hang(tmp_path, mixed.run_a(package(mixed.FILELOCK)))
     assert free(tmp_path / "lock")
 
 
 def test_ours_and_a_filelock_that_unlinks_on_release_share_one_path(tmp_path, package):
     found = package(mixed.UNLINKING)
     assert mixed.unlinks_on_release(found)
-    no_overlap_and_no_hang(mixed.play(tmp_path, mixed.run_b(found), SECONDS))
+    no_overlap_and_no_hang(tmp_path, mixed.run_b(found))
 
 
 def test_the_other_filelock_leaves_the_file(package):

@@ -12,8 +12,12 @@ if TYPE_CHECKING:
 else:
     import _signal as signal  # without `enum`, which costs 4 ms
 
-if signal.getsignal(signal.SIGINT) == signal.default_int_handler:  # a caller may ignore it
+try:
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:  # a caller may ignore it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+except KeyboardInterrupt:  # in these very lines
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.raise_signal(signal.SIGINT)
 
 
 def main() -> int:

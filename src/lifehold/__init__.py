@@ -12,8 +12,12 @@ if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m") =
     # `python -m lifehold` loads the package first: Ctrl-C ends it from here on (lifehold_command).
     import _signal  # type: ignore[import-not-found]
 
-    if _signal.getsignal(_signal.SIGINT) == _signal.default_int_handler:
+    try:
+        if _signal.getsignal(_signal.SIGINT) == _signal.default_int_handler:
+            _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    except KeyboardInterrupt:  # in these very lines
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+        _signal.raise_signal(_signal.SIGINT)
 
 from .core.errors import (
     AcquireCancelled,

@@ -124,6 +124,32 @@ def test_ctrl_c_while_the_package_itself_is_loaded_is_silent_too(
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
+# The first thing that ours asks.
+STRIKES_FIRST = """
+import _signal, os
+real = _signal.getsignal
+def getsignal(number):
+    _signal.getsignal = real
+    os.kill(os.getpid(), number)
+    return real(number)
+_signal.getsignal = getsignal
+"""
+
+
+@needs("fork")
+@pytest.mark.parametrize("program", [("-m", "lifehold"), INSTALLED], ids=["-m", "installed"])
+def test_ctrl_c_in_the_very_lines_that_see_to_it_is_silent_too(lifehold, tmp_path, program):
+    (tmp_path / "sitecustomize.py").write_text(STRIKES_FIRST)
+    path = f"{tmp_path}:{lifehold.environment['PYTHONPATH']}"
+    done = subprocess.run(
+        [sys.executable, *program, "who", "x"],
+        env=lifehold.environment | {"PYTHONPATH": path},
+        cwd=lifehold.folder, capture_output=True, text=True, timeout=150, check=False,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 PACKAGE = Path(options.__file__).parents[1]
 OURS = (f'File "{PACKAGE}/', f'File "{PACKAGE.with_name("lifehold_command.py")}"')
 

@@ -11,7 +11,7 @@ import pytest
 from lifehold.local.files import LOCK_EX, LOCK_NB, READ_WRITE
 from lifehold.local.kernel import KernelLock
 from lifehold.runtime import process
-from lifehold.testing.actor import HiddenState, NotRepeatable
+from lifehold.testing.actor import STOP, HiddenState, LocalStates, NotRepeatable, repeatable
 from lifehold.testing.clients import lock_client, unlinking_tool
 from lifehold.testing.explore import (
     LEAK,
@@ -55,6 +55,44 @@ def create_and_remove(actor: Actor) -> None:
     actor.enter()
     actor.leave()
     actor.files.unlink("/L")
+
+
+def forgetful(actor: Actor) -> None:
+    """What a variable forgets is over at once: its finalizer is a step."""
+
+    class Slip:
+        def __init__(self, fd: int) -> None:
+            self.fd = fd
+
+        def __del__(self) -> None:
+            actor.files.close(self.fd)
+
+    late = Slip(actor.files.open("/L", MAKE))
+    actor.files.lstat("/L")
+    early = actor.files.fstat(late.fd)
+    late = Slip(actor.files.open("/M", MAKE))
+    if actor.files.lstat("/L").st_ino == early.st_ino:
+        actor.enter()
+        actor.leave()
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [
+        [Client(lock_client(KernelLock, wait=3.0)), Client(lock_client(KernelLock))],
+        [Client(create_and_remove), Client(unlinking_tool(checks=True), party="other")],
+        [Client(forgetful), Client(forgetful)],
+        [lock_both("/A", "/B"), lock_both("/B", "/A")],
+    ],
+)
+def test_a_run_that_goes_on_by_itself_finds_what_a_run_for_each_step_finds(clients, monkeypatch):
+    quick = explore(*clients)
+    monkeypatch.setattr("lifehold.testing.explore.Alone.__call__", lambda *_: STOP)
+    slow = explore(*clients)
+    assert (quick.states, quick.transitions) == (slow.states, slow.transitions)
+    assert quick.violations == slow.violations
+    assert quick.left == slow.left
+    assert quick.runs < 0.7 * slow.runs
 
 
 def test_two_who_wait_for_each_other_are_stuck():
@@ -119,6 +157,33 @@ def test_a_client_whose_state_is_out_of_sight_is_refused():
     replaces = Client(unlinking_tool(checks=True, rounds=2), party="other")
     with pytest.raises(HiddenState, match="unfinished expression"):
         explore(Client(program), replaces, newcomer=False)
+
+
+def keeps_out_of_sight(actor: Actor) -> None:
+    """The first answer waits on the interpreter's own stack while the second is asked for."""
+    actor.step("third", told(actor.step("first"), actor.step("second")))
+
+
+def told(first: object, second: object) -> object:
+    return None if second == "hides" else first
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [(0, 1), (1, "shows"), (0, 2)],  # gone on from when it is reached in another way
+        [(0, 1), (1, "hides"), (1, "shows"), (0, 2)],  # with an answer that was not the first
+        [(0, 1), (0, 2), (1, "shows")],  # gone on from later
+    ],
+)
+def test_a_state_that_goes_on_in_two_ways_is_refused_whenever_it_is_met(answers):
+    *known, last = answers
+    with repeatable():
+        found = LocalStates(keeps_out_of_sight, 1, "ours", "fresh")
+        for state, answer in known:
+            found.next(state, answer)
+        with pytest.raises(HiddenState, match="unfinished expression"):
+            found.next(*last)
 
 
 def test_a_client_that_looks_at_the_world_outside_is_refused():

@@ -1,18 +1,19 @@
-"""A client program: its actor (the seam, a runtime, words for what it holds) and its local states.
+"""A client program: its actor (testing/seam.py, words for what it holds) and its local states.
 
 Promise: a program that reaches the world through its actor only, and is otherwise a function of
 the answers it gets, can be run again from its start to any point, as often as we like.
 Rule: an answer that is on record is given at once; at the first call without one the actor notes
-the call and the local state and leaves the program by `Pause`. From then on the actor is dead:
-every later call is part of the unwinding, happens nowhere, and raises Pause again (fstat and
-close alone answer, for finalizers: the descriptor is gone).
+the call and the local state, and leaves the program by `Pause` unless somebody knows an answer with
+which it is to go on. From the Pause on the actor is dead: every later call is part of the
+unwinding, happens nowhere, and raises Pause again (fstat and close alone answer, for finalizers:
+the descriptor is gone).
 """
 
 from __future__ import annotations
 
 import copyreg
-import errno
 import gc
+import inspect
 import itertools
 import opcode
 import os
@@ -22,29 +23,23 @@ import weakref
 from _thread import RLock, allocate_lock, get_ident
 from collections.abc import Callable, Generator, Hashable
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-from ..core.acquire import look
 from ..core.deadline import NEVER
 from ..core.owner import Owner
 from ..core.value import value
-from ..local.files import Files
 from ..runtime import process
 from .model import Error
 from .report import called
+from .seam import ModelFiles, ModelFlockWait, ModelRuntime
 from .world import ClaimedHold
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
     from types import CodeType
 
-    from ..core.acquire import Ask
-
-T = TypeVar("T")
 Call = tuple[Any, ...]
-LATE, CANCELLED, POLLED = "late", "cancelled", "polled"
+STOP = object()  # in place of an answer
 
 
 class Pause(BaseException):
@@ -67,9 +62,10 @@ class Actor:
         self,
         me: int,
         party: str,
-        record: Sequence[tuple[Call, object]],
+        record: list[tuple[Call, object]],
         until: CodeType,
         nonces: str = "fresh",
+        onward: Callable[[Actor], object] | None = None,
     ) -> None:
         self.me, self.party, self.nonces = me, party, nonces
         self.files, self.runtime = ModelFiles(self), ModelRuntime(self)
@@ -77,10 +73,9 @@ class Actor:
         self.call: Call = ()
         self.key: Hashable = None
         self.fault: Exception | None = None
-        self.places: list[
-            ModelFlockWait
-        ] = []  # a thread stands there, and keeps its slot as long as it does
+        self.places: list[ModelFlockWait] = []  # a thread stands there, and keeps its slot
         self._record, self._until, self._at = record, until, 0
+        self._onward = onward or stop_here
         self._dead = False
         self._random = 0
 
@@ -92,13 +87,7 @@ class Actor:
         if self._dead:
             self._over()
         if self._at == len(self._record):
-            self._dead = True
-            self.call = call
-            try:
-                self.key = (call, local_state(sys._getframe(1), self._until))
-            except TypeError as error:
-                self.fault = error
-            self._over()
+            self._arrive(call)
         made, answer = self._record[self._at]
         if made != call:
             self._dead = True
@@ -111,6 +100,19 @@ class Actor:
         if isinstance(answer, Error):
             raise OSError(answer.errno, os.strerror(answer.errno), *_paths(arguments))
         return answer
+
+    def _arrive(self, call: Call) -> None:
+        """At a call without an answer: note where the program stands, and ask whether to go on."""
+        self.call = call
+        try:
+            self.key = (call, local_state(sys._getframe(2), self._until))
+        except TypeError as error:
+            self.fault = error
+        answer = STOP if self.fault else self._onward(self)
+        if answer is STOP:
+            self._dead = True
+            self._over()
+        self._record.append((call, answer))
 
     def enter(
         self,
@@ -159,170 +161,15 @@ class Actor:
         return (self.me, self._random, tuple(self.places))
 
 
+def stop_here(_: Actor) -> object:
+    """No run goes on from where its record ends."""
+    return STOP
+
+
 def _paths(arguments: tuple[Any, ...]) -> tuple[object, ...]:
     """The file names of an OSError."""
     names = [item for item in arguments if isinstance(item, str)]
     return () if not names else (names[0],) if len(names) == 1 else (names[0], None, names[1])
-
-
-class ModelFiles(Files):
-    """The seam of a client: each call is one step of it."""
-
-    def __init__(self, actor: Actor) -> None:
-        self._seat = actor
-
-    def __getattribute__(self, name: str) -> Any:
-        # Every name is a call to the model, also those that `Files` has and those it will have.
-        if name.startswith("_") or name in ("first", "there", "again"):  # made of such calls
-            return object.__getattribute__(self, name)
-        if name in ("anchor", "close", "fstat", "glance", "makedirs"):
-            return getattr(self, f"_{name}")
-        return partial(self._seat.step, name)
-
-    def _glance(self, path: str) -> None:
-        """There is no cheaper look here."""
-
-    def _anchor(self, folder: str, opened: list[int]) -> str:
-        """Nobody moves a folder here."""
-        return folder
-
-    def _close(self, fd: int) -> None:
-        if not self._seat.paused:
-            self._seat.step("close", fd)
-
-    def _fstat(self, fd: int) -> object:
-        if self._seat.paused:
-            raise OSError(errno.EBADF, "not open any more", fd)
-        return self._seat.step("fstat", fd)
-
-    def _makedirs(self, path: str, mode: int = 0o777, exist_ok: bool = False) -> None:
-        self._seat.step("makedirs", path, exist_ok)
-
-    def __freeze__(self) -> Hashable:
-        return ()
-
-
-class ModelFlockWait:
-    """A client's place in the kernel's queue, as runtime/flock_wait.py keeps it for a real one."""
-
-    def __init__(self, actor: Actor, slot: Any) -> None:
-        self.actor, self.slot = actor, slot
-
-    def leave(self) -> bool:
-        """Give up. True: the lock came first and is the caller's; else the slot is closed."""
-        came_first = self.actor.step("give_up", self.slot.fd)
-        self.actor.places.remove(self)
-        if came_first:
-            return True
-        self.slot.close()
-        return False
-
-    def undo(self) -> None:
-        """Let go of a lock that came first."""
-        self.slot.close()
-
-
-class ModelChangeWait:
-    """A client's place at a path that may change; runtime/change_wait.py has the real one."""
-
-    def __init__(self, actor: Actor, sought: tuple[str, int | None]) -> None:
-        self.actor, self.sought = actor, sought
-
-    def leave(self) -> bool:
-        """Look no more. Never True: nothing is granted here."""
-        self.actor.step("look_away")
-        return False
-
-    def undo(self) -> None:
-        """Nothing is held."""
-
-    def __freeze__(self) -> Hashable:
-        return self.sought
-
-
-class ModelRuntime:
-    """A client's runtime: time passes only when it waits in vain.
-
-    `notices`: how often it may be woken to be told who holds the lock, while it has no deadline.
-    """
-
-    def __init__(self, actor: Actor, notices: int = 1) -> None:
-        self._seat, self._now, self._notices = actor, 0.0, notices
-
-    def now(self) -> float:
-        return self._now  # of this client's own clock
-
-    async def sleep(self, seconds: float) -> None:
-        self._seat.step("sleep", seconds)
-        self._now += seconds
-
-    async def rung(self, ask: Ask, place: object, until: float) -> None:
-        raise AssertionError("no store in a file system")
-
-    async def block(self, ask: Ask, slot: Any, operation: int, until: float) -> bool:
-        """flock(2) in a queue: two steps, and the kernel's grant is an event between them."""
-        if ask.place is None:
-            place = ModelFlockWait(self._seat, slot)
-            ask.place = place
-            self._seat.places.append(place)
-            self._seat.step("stand", slot.fd, operation)
-        endings = [LATE] if until == ask.deadline or self._notices else []
-        endings += [CANCELLED] if ask.cancel is not None and not ask.cancelled else []
-        outcome = self._seat.step("wait", slot.fd, tuple(endings))
-        if outcome == LATE:
-            self._notices -= until != ask.deadline
-            self._now = until
-            return False
-        if outcome == CANCELLED:
-            assert ask.cancel is not None
-            ask.cancel.cancel()
-            return False
-        self._seat.places = [place for place in self._seat.places if place is not ask.place]
-        ask.place = None
-        return True
-
-    async def changed(
-        self, ask: Ask, path: str, until: float, *, blind: bool = False, pid: int | None = None
-    ) -> None:
-        """Two steps: to arm, and to wait for an event since then. `pid`: a client's number.
-
-        `blind`: the client may also be woken without one, as a poll does.
-        """
-        sought = (path, pid)
-        place = ask.place
-        if not isinstance(place, ModelChangeWait) or place.sought != sought:
-            if place is not None:
-                place.leave()
-            ask.place = ModelChangeWait(self._seat, sought)
-            self._seat.step("look_out", path, pid)
-            return
-        late = until < NEVER and (until == ask.deadline or self._notices)
-        endings = [LATE] if late else []
-        endings += [CANCELLED] if ask.cancel is not None and not ask.cancelled else []
-        endings += [POLLED] if blind else []
-        outcome = self._seat.step("changed", tuple(endings))
-        if outcome == LATE:
-            self._notices -= until != ask.deadline
-            self._now = until
-        elif outcome == CANCELLED:
-            assert ask.cancel is not None
-            ask.cancel.cancel()
-
-    async def look(self, mechanism: Any) -> Any:
-        return await self.in_thread(lambda: look(mechanism), lambda _: None)
-
-    async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
-        return call()
-
-    def at(self, instant: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Nothing happens by time alone here."""
-        return lambda: None
-
-    async def shield(self, work: Coroutine[object, None, T]) -> T:
-        return await work
-
-    def __freeze__(self) -> Hashable:
-        return (self._now, self._notices)
 
 
 # ------------------------------------------------------------------------------------------------
@@ -337,14 +184,20 @@ class ModelRuntime:
 # what is.
 
 
+SNAPSHOTS = sys.version_info < (3, 13)
 PRECALL = opcode.opmap.get("PRECALL", -1)
 CALL_AFTER = 4  # bytes
 PLAIN = frozenset((int, str, bytes, type(None)))
 MADE_OF, AGAIN = object(), object()  # in a key, before what is not plain; before a number
 MARKED = {float: object(), bool: object()}  # 1, 1.0 and True are equal, and are not the same
 NEW_OBJECT = getattr(copyreg, "__newobj__")  # noqa: B009 - the stubs do not know it
+# By these a class tells pickle what makes up its objects.
+REDUCES = ("__reduce_ex__", "__reduce__", "__getstate__", "__getnewargs__", "__getnewargs_ex__")
 CONSTANT = (types.ModuleType, types.BuiltinFunctionType, type(RLock()), type(allocate_lock()))
 SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
+# What is said of all objects of a class: its word, whether one may be changed, what makes one up.
+Told = tuple[str, bool, Callable[[Any], tuple[object, ...]]]
+_told: dict[type[Any], Told] = {}
 
 
 def local_state(first: types.FrameType | None, last: types.CodeType) -> tuple[Hashable, ...]:
@@ -355,14 +208,21 @@ def local_state(first: types.FrameType | None, last: types.CodeType) -> tuple[Ha
     frame = first
     while frame is not None and frame.f_code is not last:
         code, names = frame.f_code, frame.f_locals
-        out += (code.co_qualname, code.co_filename, code.co_firstlineno, _position(frame))
-        out.append(len(names))
-        for name, item in names.items():
-            out.append(name)
-            freeze(item, seen, alive, out)
+        where = code.co_qualname, code.co_filename, code.co_firstlineno, _position(frame)
+        freeze("frame", (*where, *_entries(names)), seen, alive, out)
+        forget_snapshot(code, names)
         frame = frame.f_back
-    freeze(sys.exc_info()[1], seen, alive, out)
+    freeze("error", (sys.exc_info()[1],), seen, alive, out)
     return tuple(out)
+
+
+def forget_snapshot(code: types.CodeType, names: dict[str, Any]) -> None:
+    """Empty the copy that a look at `f_locals` leaves with a function's frame before Python 3.13.
+
+    It would keep alive what the frame forgets, and list names in the order of the looks.
+    """
+    if SNAPSHOTS and code.co_flags & inspect.CO_OPTIMIZED:
+        names.clear()
 
 
 def _position(frame: types.FrameType) -> int:
@@ -371,45 +231,18 @@ def _position(frame: types.FrameType) -> int:
     return at + CALL_AFTER if at >= 0 and frame.f_code.co_code[at] == PRECALL else at
 
 
-def freeze(thing: Any, seen: dict[int, int], alive: list[object], out: list[Hashable]) -> None:
-    """Append `thing` by content; what may be changed, when met again, by its number at first.
-
-    What is not plain is MADE_OF, what it is, how many parts it has, and the parts. So a key is one
-    flat tuple, which is hashed and compared in C, and no two contents have the same.
-    """
-    kind: type[Any] = type(thing)
-    if kind in PLAIN:
-        out.append(thing)
-    elif kind is tuple:  # the most common, and of what is in it most is plain
-        _each("tuple", thing, seen, alive, out)
-    elif (number := seen.get(id(thing))) is not None:
-        out += (AGAIN, number)
-    elif kind in MARKED:
-        out += (MARKED[kind], thing)
-    elif isinstance(thing, type):
-        out += (MADE_OF, "class", 2, thing.__module__, thing.__qualname__)
-    elif isinstance(thing, CONSTANT):
-        out += (MADE_OF, "constant", 2, kind.__name__, getattr(thing, "__name__", ""))
-    elif isinstance(thing, weakref.ref):
-        _each("weak", (thing(),), seen, alive, out)
-    elif isinstance(thing, types.MethodType):
-        _each("method", (thing.__func__.__qualname__, thing.__self__), seen, alive, out)
-    elif issubclass(kind, tuple):
-        _each(kind.__name__, thing, seen, alive, out)
-    else:
-        seen[id(thing)] = len(seen)
-        alive.append(thing)
-        _each(kind.__qualname__, _parts(thing), seen, alive, out)
-
-
-def _each(
+def freeze(
     what: str,
     parts: tuple[object, ...],
     seen: dict[int, int],
     alive: list[object],
     out: list[Hashable],
 ) -> None:
-    """Append all parts of something, in their order. What is quickly told is told here."""
+    """Append all parts of something by content; what may be changed, met again, by its number.
+
+    What is not plain is MADE_OF, what it is, how many parts it has, and the parts. So a key is one
+    flat tuple, which is hashed and compared in C, and no two contents have the same.
+    """
     out += (MADE_OF, what, len(parts))
     for part in parts:
         kind = type(part)
@@ -417,33 +250,90 @@ def _each(
             out.append(part)
         elif kind in MARKED:
             out += (MARKED[kind], part)
-        elif (number := seen.get(id(part))) is not None:
-            out += (AGAIN, number)
         else:
-            freeze(part, seen, alive, out)
+            word, changes, parts_of = _told.get(kind) or _tell(part)
+            if changes:
+                number = seen.setdefault(id(part), len(seen))
+                if number != len(alive):
+                    out += (AGAIN, number)
+                    continue
+                alive.append(part)
+            freeze(word, parts_of(part), seen, alive, out)
 
 
-def _parts(thing: Any) -> tuple[object, ...]:
-    """All that makes up something which may be changed."""
-    if type(thing) is dict:
-        return _entries(thing)
-    if hasattr(thing, "__freeze__"):
-        return (thing.__freeze__(),)
-    if isinstance(thing, types.FunctionType):
-        cells = [cell.cell_contents for cell in thing.__closure__ or () if not _is_empty(cell)]
-        return (thing.__module__, thing.__qualname__, *cells)
+def _tell(thing: Any) -> Told:
+    """What is said of all objects of the class of `thing`, found out once."""
     kind: type[Any] = type(thing)
+    if kind is tuple:
+        told: Told = "tuple", False, _itself
+    elif issubclass(kind, type):
+        told = "class", False, lambda it: (it.__module__, it.__qualname__)
+    elif issubclass(kind, CONSTANT):
+        told = "constant", False, lambda it: (kind.__name__, getattr(it, "__name__", ""))
+    elif issubclass(kind, weakref.ref):
+        told = "weak", False, lambda it: (it(),)
+    elif issubclass(kind, types.MethodType):
+        told = "method", False, lambda it: (it.__func__.__qualname__, it.__self__)
+    elif issubclass(kind, tuple):
+        told = kind.__name__, False, _itself
+    else:
+        told = kind.__qualname__, True, _parts_of(thing)
+    _told[kind] = told
+    return told
+
+
+def _itself(thing: tuple[object, ...]) -> tuple[object, ...]:
+    return thing
+
+
+def _parts_of(thing: Any) -> Callable[[Any], tuple[object, ...]]:
+    """What finds all that makes up such a thing, which may be changed."""
+    kind: type[Any] = type(thing)
+    if kind is dict:
+        return _entries
+    if hasattr(kind, "__freeze__"):
+        return lambda it: (it.__freeze__(),)
+    if issubclass(kind, types.FunctionType):
+        return _of_function
     if issubclass(kind, dict):
-        return (len(thing), *_entries(thing), *_fields(thing))
+        return lambda it: (len(it), *_entries(it), *_fields(it))
     if issubclass(kind, set | frozenset):
-        return tuple(sorted(thing, key=repr))
+        return lambda it: tuple(sorted(it, key=repr))
     if issubclass(kind, list):
-        return (len(thing), *thing, *_fields(thing))
+        return lambda it: (len(it), *it, *_fields(it))
     if issubclass(kind, BaseException):
-        return (*thing.args, getattr(thing, "errno", None), thing.__context__, *_fields(thing))
+        return lambda it: (
+            *it.args, getattr(it, "errno", None), it.__context__, *_fields(it)
+        )  # fmt: skip
     if issubclass(kind, SUSPENDED):
-        return _suspended(thing)
-    return _by_reduction(thing)
+        return _suspended
+    reduced = _by_reduction(thing)  # refuses what pickle would
+    own = any(name in vars(each) for each in kind.__mro__[:-1] for name in REDUCES)
+    return _by_reduction if own or reduced[:1] != (kind,) else _Attributes(kind)
+
+
+def _of_function(thing: types.FunctionType) -> tuple[object, ...]:
+    cells = [cell.cell_contents for cell in thing.__closure__ or () if not _is_empty(cell)]
+    return (thing.__module__, thing.__qualname__, *cells)
+
+
+class _Attributes:
+    """What makes up an object that pickle would keep by its attributes and slots alone."""
+
+    __slots__ = ("_dict", "_slots")
+
+    def __init__(self, kind: type[Any]) -> None:
+        self._slots = copyreg._slotnames(kind)  # type: ignore[attr-defined]
+        self._dict = kind.__dictoffset__ != 0
+
+    def __call__(self, thing: Any) -> tuple[object, ...]:
+        found = [item for pair in thing.__dict__.items() for item in pair] if self._dict else []
+        for name in self._slots:
+            try:
+                found += (name, getattr(thing, name))
+            except AttributeError:
+                continue
+        return tuple(found)
 
 
 def _fields(thing: object) -> tuple[object, ...]:
@@ -451,7 +341,7 @@ def _fields(thing: object) -> tuple[object, ...]:
     return _entries(getattr(thing, "__dict__", {}))
 
 
-def _entries(mapping: dict[Any, Any]) -> tuple[object, ...]:
+def _entries(mapping: Any) -> tuple[object, ...]:
     """Each key and what is kept by it, in one row."""
     return tuple(itertools.chain.from_iterable(mapping.items()))
 
@@ -462,7 +352,9 @@ def _suspended(thing: object) -> tuple[object, ...]:
             frame, code = getattr(thing, f"{prefix}_frame"), getattr(thing, f"{prefix}_code")
             if frame is None or getattr(thing, f"{prefix}_running"):
                 return (code.co_qualname, "over" if frame is None else "running")
-            return (code.co_qualname, _position(frame), tuple(frame.f_locals.items()))
+            names = tuple(frame.f_locals.items())
+            forget_snapshot(code, frame.f_locals)
+            return (code.co_qualname, _position(frame), names)
     return ()
 
 
@@ -501,6 +393,7 @@ def _is_empty(cell: types.CellType) -> bool:
 Program = Callable[[Actor], "set[int] | None"]
 Effects = tuple[tuple[ClaimedHold, "int | None"], ...]
 Way = tuple[int, Any]  # a local state, and the answer it gets
+Guess = Callable[[Call, Effects], Any]
 WAYS = 8
 SWEEP = 100  # runs between two collections of garbage
 RUNS, DONE, FAILED = "runs", "done", "failed"
@@ -543,40 +436,90 @@ class LocalStates:
         if too_early:
             raise ValueError(f"P{me} enters before its first call: no lock can be had without one")
 
-    def next(self, state: int, answer: object) -> tuple[int, Effects]:
-        """The state after an answer, and what the client entered on the way there."""
+    def next(self, state: int, answer: object, guess: Guess | None = None) -> tuple[int, Effects]:
+        """The state after an answer, and what the client entered on the way there.
+
+        `guess(call, effects)`: an answer that this call will be given in time, or STOP. With it one
+        run finds all new states on its way, not the next one alone.
+        """
         way = (state, answer)
         found = self._known.get(way)
-        if found is not None:
-            return found
-        local, key, effects = self._run(self._record(way))
+        if found is None:
+            self._play(way, guess)
+            found = self._known[way]
+        return found
+
+    def _play(self, way: Way, guess: Guess | None) -> None:
+        """Run the program on a way, and on from each state that was not known before."""
+        trail, again = [way], list[Way]()
+
+        def onward(actor: Actor) -> object:
+            effects = tuple(actor.effects)
+            if again:
+                return STOP
+            number, new = self._arrive(trail[-1], LocalState(RUNS, actor.call), actor.key, effects)
+            if not new:  # it was gone on from, or will be: the same answer leads to the same
+                again.extend((number, tried) for tried in self._tried(number)[:1])
+                return again[0][1] if again else STOP
+            answer = guess(actor.call, effects) if guess is not None else STOP
+            if answer is not STOP:
+                trail.append((number, answer))
+            return answer
+
+        local, key, effects = self._run(self._record(way), onward)
+        if again:
+            self._same(again[0], key, effects, local.call)
+        elif local.status != RUNS:
+            self._arrive(trail[-1], local, key, effects)
+        self._audit(trail, again)
+
+    def _arrive(
+        self, way: Way, local: LocalState, key: Hashable, effects: Effects
+    ) -> tuple[int, bool]:
+        """Note where a way leads: the number of that state, and whether it is a new one."""
         number = self._numbers.setdefault(key if self.merge else way, len(self.states))
         self._known[way] = number, effects
-        if number == len(self.states):
+        new = number == len(self.states)
+        if new:
             self.states.append(local)
             self._ways.append([])
             self._answers.append([])
-        if state >= 0:
-            self._answers[state].append(answer)
-        if self.merge:
-            for other in self._ways[state][1:] if state >= 0 else ():
-                self._compare(other, answer, way)
-            for tried in self._answers[number] if self._ways[number] else ():
-                self._compare(way, tried, (number, tried))
-        if len(self._ways[number]) < WAYS:
-            self._ways[number].append(way)
-        return number, effects
+        if way[0] >= 0:
+            self._answers[way[0]].append(way[1])
+        return number, new
+
+    def _tried(self, state: int) -> list[object]:
+        """The answers with which another way to a state must go on alike."""
+        return self._answers[state] if self.merge and self._ways[state] else []
+
+    def _audit(self, trail: list[Way], done: list[Way]) -> None:
+        """Whether what was reached in several ways goes on alike. `done`: has been looked at."""
+        for way in trail:
+            state, answer = way
+            number, _ = self._known[way]
+            if self.merge:
+                for other in self._ways[state][1:] if state >= 0 else ():
+                    self._compare(other, answer, way)
+                for tried in self._tried(number)[len(done) :]:
+                    self._compare(way, tried, (number, tried))
+            if len(self._ways[number]) < WAYS:
+                self._ways[number].append(way)
 
     def _compare(self, other: Way, answer: object, way: Way) -> None:
         """Whether the state reached by `other` goes on with `answer` as it is known to go on."""
         record = self._record(other)
         record.append((self.states[way[0]].call, answer))
         local, key, effects = self._run(record)
+        self._same(way, key, effects, local.call)
+
+    def _same(self, way: Way, key: Hashable, effects: Effects, call: Call) -> None:
+        """Whether a run that went another way came to where this one is known to lead."""
         number, expected = self._known[way]
         if self._numbers.get(key) != number or effects != expected:
+            asked = self.states[way[0]].call
             raise HiddenState(
-                f"P{self.me}, answered {answer} by {called(record[-1][0])}, goes on with "
-                f"{called(self.states[number].call)} or {called(local.call)}, and the explorer "
+                f"P{self.me}, answered {way[1]} by {called(asked)}, goes on with "
+                f"{called(self.states[number].call)} or {called(call)}, and the explorer "
                 "sees no difference before. Keep what it knows in local variables or attributes: "
                 "an operand of an unfinished expression is out of sight"
             )
@@ -590,13 +533,17 @@ class LocalStates:
             state, answer = self._ways[state][0]
         return record[::-1]
 
-    def _run(self, record: list[tuple[Call, object]]) -> tuple[LocalState, Hashable, Effects]:
-        """The program from its start to the first call that has no answer on record."""
+    def _run(
+        self,
+        record: list[tuple[Call, object]],
+        onward: Callable[[Actor], object] | None = None,
+    ) -> tuple[LocalState, Hashable, Effects]:
+        """The program from its start to a call that has no answer on record, nor from `onward`."""
         self.runs += 1
         if self.runs % SWEEP == 0:
             gc.collect(0)  # what ended runs left in circles; what is younger than the last sweep
         actor = _stage.actor = Actor(
-            self.me, self.party, record, LocalStates._run.__code__, self.nonces
+            self.me, self.party, record, LocalStates._run.__code__, self.nonces, onward
         )
         local = LocalState(DONE)
         try:

@@ -30,7 +30,7 @@ from typing import Any
 
 from ..core.value import value
 from ..runtime import clock
-from .actor import RUNS, Actor, Call, Effects, LocalStates, Program, repeatable
+from .actor import RUNS, STOP, Actor, Call, Effects, LocalStates, Program, repeatable
 from .model import FOREIGN, MIXED, MUTEX, OURS, TOKEN, Model, NetworkModel
 from .report import PlayedSchedule, Report, Violation, called, shown
 from .world import World
@@ -158,7 +158,8 @@ class Exploration:
     def _step(self, before: Move, actor: int) -> Iterator[Move]:
         call = self.locals[actor].states[before.local].call
         for answer, world in self.model.outcomes(self.worlds[before.world], actor + 1, call):
-            local, effects = self.locals[actor].next(before.local, answer)
+            alone_from_here = Alone(self.model, world, actor + 1)
+            local, effects = self.locals[actor].next(before.local, answer, alone_from_here)
             steps = (*before.steps, (call, answer))
             move = self._arrive(world, actor, local, effects, steps, before.wrong)
             state = self.locals[actor].states[local]
@@ -271,6 +272,30 @@ class Exploration:
                 state, faults = ways[line.strip()]
                 wrong |= set(faults)
         return PlayedSchedule(frozenset(wrong))
+
+
+class Alone:
+    """A client that goes on from a world while nobody else moves: the first answer of each call.
+
+    All of it is asked for in time, as the others may indeed stand still so long. So one run of a
+    program finds what would take a run for each step.
+    """
+
+    def __init__(self, model: Model, world: World, me: int) -> None:
+        self.model, self.world, self.me = model, world, me
+
+    def __call__(self, call: Call, effects: Effects) -> Any:
+        """The answer of the next call, or STOP: it is blocked, or the search does not go on."""
+        if effects:
+            self.world = self.world.copy()
+        for claim, token in effects:
+            if MUTEX in self.model.enter(self.world, claim, token):
+                return STOP
+        ways = self.model.outcomes(self.world, self.me, call)
+        if not ways:
+            return STOP
+        answer, self.world = ways[0]
+        return answer
 
 
 def explore(

@@ -15,8 +15,8 @@ import os
 from typing import Any
 
 from ..core.deadline import NEVER
-from .actor import ModelChangeWait, ModelRuntime
 from .model import ACCESS, Error, Model, NetworkModel, Outcomes
+from .seam import ModelChangeWait, ModelRuntime
 from .world import OpenDescription
 
 TYPE_CHECKING = False

@@ -18,10 +18,10 @@ from lifehold.local.files import LOCK_EX, LOCK_NB, LOCK_UN
 from lifehold.local.ground import MountInfo
 from lifehold.local.handles import Descriptors
 from lifehold.runtime.blocking import finish
-from lifehold.testing.actor import ModelRuntime
 from lifehold.testing.clients import PATH, nobody
 from lifehold.testing.model import Model, NetworkModel, Outcomes
 from lifehold.testing.remembered import Remembering
+from lifehold.testing.seam import ModelRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -22,7 +22,10 @@ from .shell import pid_of, state
 
 ROUNDS = int(os.environ.get("LIFEHOLD_TEST_KILLS", "25"))
 # The command with other figures: what a lost lock gives CMD to end by itself, in seconds.
-PATCHED = "import _signal, sys; from lifehold.cli import child, main; {}; sys.exit(main.main())"
+PATCHED = (
+    "import _signal, sys; from lifehold.cli import child, main, supervisor; {}; "
+    "sys.exit(main.main())"
+)
 HURRIED = ("-c", PATCHED.format("child.LOOK = 0.2"))
 GRACE = ("--kill-grace", "0.2")
 TRAP = 'trap "echo got {0}" {0}; echo ready; while :; do sleep 0.05; done'
@@ -196,9 +199,9 @@ def test_a_stopped_supervisor_ends_when_its_wrapper_is_killed_inside_of_another_
 
 TELLS_LATE = """
 import contextlib, os, signal, sys, time
-from lifehold.cli import child, main
-child.prctl = lambda *_: None  # as where there is none
-wrapper, real = os.getpid(), child.lead
+from lifehold.cli import child, main, supervisor
+child.prctl = supervisor.prctl = lambda *_: None  # as where there is none
+wrapper, real = os.getpid(), supervisor.lead
 def lead(*given, **more):
     with open("pid", "w") as file:
         file.write(str(os.getpid()))
@@ -208,7 +211,7 @@ def lead(*given, **more):
             os.kill(wrapper, 0)
             time.sleep(0.01)
     return real(*given, **more)
-child.lead = lead
+supervisor.lead = lead
 sys.exit(main.main())
 """
 
@@ -371,7 +374,7 @@ def test_a_supervisor_stopped_at_its_birth_leaves_no_deaf_wrapper(lifehold, even
 
 def test_after_the_end_of_its_supervisor_no_signal_goes_to_the_number_of_a_command(lifehold):
     """All of its group was gone, so the number may be another's."""
-    tell = PATCHED.format("child._end_group = lambda *_: print('sent')")
+    tell = PATCHED.format("supervisor._end_group = lambda *_: print('sent')")
     done = lifehold("run", "-o", "job", "sh", "-c", "kill -KILL $$", program=("-c", tell))
     assert (done.returncode, done.stdout) == (137, "")
 

@@ -11,8 +11,9 @@ import time
 import pytest
 
 from ground import needs
-from lifehold.cli import child, render
-from lifehold.cli.child import ChildCare, LeaseEnd, _Supervisor, attend
+from lifehold.cli import child, render, supervisor
+from lifehold.cli.child import ChildCare, attend
+from lifehold.cli.supervisor import LeaseEnd, Supervisor
 from lifehold.runtime import clock
 
 from .shell import PROMPT, Shell, pid_of, state
@@ -60,7 +61,7 @@ def orphaned_supervisor(left, late):
     os.close(other)  # the wrapper is gone
     os.set_blocking(life, False)
     ours = ChildCare("it", Inbox(), None, 5.0, lambda: None, lambda *_: "")
-    return _Supervisor(ours, LeaseEnd(left), 5.0, late, life, os.getpid())
+    return Supervisor(ours, LeaseEnd(left), 5.0, late, life, os.getpid())
 
 
 @pytest.mark.parametrize("left", [0.4, -0.1, float("inf")])
@@ -124,7 +125,7 @@ def test_a_command_whose_lease_ended_in_a_stop_at_a_terminal_runs_no_more(lifeho
 
 STOP_ONCE = """
 import os, signal, sys
-from lifehold.cli import child, main
+from lifehold.cli import main, supervisor
 real = {0}
 def stopped():
     {0} = real
@@ -135,7 +136,7 @@ sys.exit(main.main())
 """
 
 
-@pytest.mark.parametrize("at", ["child.become_subreaper", "os.fork"])
+@pytest.mark.parametrize("at", ["supervisor.become_subreaper", "os.fork"])
 def test_a_command_does_not_begin_when_its_lease_is_over(lifehold, eventually, at):
     """The wrapper is stopped between the grant and the birth of CMD."""
     lease = ("run", "-w", "60", "--kind", "soft", "--ttl", "2", "job", "--")
@@ -186,9 +187,9 @@ def test_a_command_that_has_left_its_group_is_stopped_all_the_same(lifehold, ali
 
 OTHER_PROC = """
 import os, sys
-from lifehold.cli import child, main
-child.is_proc_ours = lambda: False
-child.is_stopped = lambda pid: False
+from lifehold.cli import child, main, supervisor
+child.is_proc_ours = supervisor.is_proc_ours = lambda: False
+supervisor.is_stopped = lambda pid: False
 child.TELL = 0.1
 sys.exit(main.main())
 """
@@ -208,7 +209,7 @@ def test_members_of_a_group_are_not_told_by_the_proc_of_another_namespace(monkey
     monkeypatch.setattr(os, "getpid", lambda: 2**22 + 1)
     assert not child.is_proc_ours()
     assert child.members(os.getpgid(0)) is None
-    assert not child.is_all_stopped(os.getpgid(0))
+    assert not supervisor.is_all_stopped(os.getpgid(0))
 
 
 def test_where_proc_is_not_ours_the_clock_ends_the_command_of_a_stopped_wrapper(lifehold):
@@ -232,12 +233,12 @@ def test_a_wrapper_that_runs_has_until_its_own_kill_to_see_to_the_command(left, 
     life, wrapper = os.pipe()
     os.set_blocking(life, False)
     ours = ChildCare("it", Inbox(), None, 5.0, lambda: None, lambda *_: "")
-    supervisor = _Supervisor(ours, LeaseEnd(left), 5.0, 60.0, life, os.getpid())
-    supervisor.child = os.getpgid(0)
-    said = supervisor._why_stop()
+    stands_by = Supervisor(ours, LeaseEnd(left), 5.0, 60.0, life, os.getpid())
+    stands_by.child = os.getpgid(0)
+    said = stands_by._why_stop()
     over = f"(lifehold run) {how}, and the lease that it does not renew is over"
     assert said.endswith(over) if how else said is None
-    assert 0 < supervisor._look_in() <= child.AGAIN
+    assert 0 < stands_by._look_in() <= supervisor.AGAIN
     for number in (life, wrapper):
         os.close(number)
 

@@ -301,12 +301,12 @@ def test_a_killed_wrapper_gives_the_terminal_back_to_the_shell(shell, lifehold, 
 
 AT_BIRTH = """
 import os, signal, sys
-from lifehold.cli import child, main
+from lifehold.cli import child, main, supervisor
 real = child.become
 def become(*given):
     os.kill(0, signal.SIGTSTP)  # as the terminal does, to the group in its foreground
     return real(*given)
-child.become = become
+child.become = supervisor.become = become
 sys.exit(main.main())
 """
 

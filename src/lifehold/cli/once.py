@@ -3,7 +3,7 @@
 Promise: of all who name the same NAME one runs CMD; those who waited get its stdout byte by byte
 and its exit code. When lifehold or CMD is killed, CMD is gone before the lock is free, and exactly
 one of the others runs it. Rule: CMD writes into a file of its own run (recipes/once_results.py),
-which counts from the instant at which its result is published; a supervisor (cli/child.py)
+which counts from the instant at which its result is published; a supervisor (cli/supervisor.py)
 holds the lock beside CMD, so that kill -9 of lifehold stops CMD instead of leaving it alone.
 """
 

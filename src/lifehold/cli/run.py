@@ -3,7 +3,7 @@
 Promise: the lock is never free beside a running CMD, whichever of the processes is killed; CMD's
 own exit code, output, input and terminal are left alone; who does not get the lock is told who has
 it. Rule: CMD holds the lock itself, by inheriting the open file (cli/child.py); with -o a
-supervisor does (cli/child.py), and with a lease: CMD cannot renew it, so CMD must not outlive
+supervisor does (cli/supervisor.py), and with a lease: CMD cannot renew it, so CMD must not outlive
 who does. When CMD and its process group are gone (cli/child.py) the wrapper unlocks by hand, so
 that what has left the group (setsid) does not go on holding the lock; only if the wrapper was
 killed before, it does.
@@ -30,6 +30,7 @@ from .child import (
     see_refusal,
     spawn,
     spawn_at_terminal,
+    unstartable,
 )
 from .options_run import RUN, contradictions, names_and_command, quick
 from .signals import SignalQueue
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from ..ops import history
     from ..runtime import process
     from . import locks as run_locks
-    from . import render
+    from . import render, supervisor
     from .locks import CommandLock
 
     Leases = Sequence["Lease | PlainLease"]
@@ -69,6 +70,7 @@ else:
     process = fork.later("lifehold.runtime.process", globals())
     render = fork.later("lifehold.cli.render", globals())
     run_locks = fork.later("lifehold.cli.locks", globals(), "run_locks")
+    supervisor = fork.later("lifehold.cli.supervisor", globals())
     value = fork.later("lifehold.core.value", globals())
 
 
@@ -156,13 +158,12 @@ class LockedCommand:
         environment = environment_of(self.leases, self.given["slot_env"])
         ends = [end for lease in self.leases if (end := lease.remaining()) is not None]
         if self.given["close"] or ends:
-            from .child import run_supervised
-
             # L8  Of a ttl two thirds are left when its renewals end, less the margin: CMD is gone
             # before anybody may take it over.
             grace = min([self.care.grace, *(end / 3 for end in ends)])
             late = min((margin_of(lease) / 2 for lease in self.leases), default=grace)
-            return run_supervised(self.command, environment, numbers, self.care, grace, late)
+            held, ours = numbers, self.care
+            return supervisor.run_supervised(self.command, environment, held, ours, grace, late)
         if self.terminal.is_of(self.terminal.home):
             become_subreaper()  # before CMD, or Ctrl-Z of what it leaves at once is seen by nobody
         if lend:
@@ -280,7 +281,7 @@ def replace(
     for lease in leases:
         os.set_inheritable(lease.fileno(), True)
     report.ended(exits.DONE, None, outcome=REPLACED)
-    error = CannotStart(command, become(command, environment_of(leases, variable), None))
+    error = unstartable(command, become(command, environment_of(leases, variable), None))
     render.say(str(error))
     run_locks.let_go(leases)
     report.ended(error.code, None, outcome=NOT_STARTED)

@@ -25,7 +25,7 @@ from .core.errors import (
     pass_up,
 )
 from .core.grant import Grant, Held, Unknown
-from .core.ports import is_begun, is_far, is_leased, is_mixing, is_named, is_remote
+from .core.ports import is_far, is_leased, is_mixing, is_named, is_remote
 from .described import (
     ASYNC,
     OF_LEASE,
@@ -285,8 +285,7 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
                 nonce=found.nonce,
             )
         if found.cause is not None and is_remote(self._mechanism):
-            nonce = found.hint.doubted if is_begun(found.hint) else ""
-            return self._mechanism.unavailable(found.cause, nonce)
+            return self._mechanism.unavailable(found.cause, found.doubted)
         if patience is TRY:  # who asks needs no words, and no look for them
             return WouldBlock(f"could not acquire {self._name!r}: it is held", name=self._name)
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout
@@ -307,7 +306,7 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
         self, answer: object, patience: float | None, cancel: Cancel | None
     ) -> tuple[Ask, float]:
         """The wait that begins with this answer, and the instant at which it began."""
-        started = began_at(answer) or self._runtime.now()
+        started = sent_at(answer) or self._runtime.now()
         tell = self._tell_quietly if self._notify is False else self._tell_waiting
         ask = Ask(self._name, deadline_of(patience, started), cancel, tell)
         if self._notify:
@@ -331,10 +330,9 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
 strange(LockFace, OF_LOCK)
 
 
-def began_at(answer: object) -> float:
+def sent_at(answer: object) -> float:
     """When a first try was sent that had no answer; 0.0 for one that was answered."""
-    hint = answer.hint if isinstance(answer, Held) else None
-    return hint.began if is_begun(hint) else 0.0
+    return answer.sent_at if isinstance(answer, Held) else 0.0
 
 
 def out_of_reach(error: BaseException) -> bool:

@@ -82,13 +82,17 @@ class Held:
     """Someone else has it. `reason` tells what stands in the way when it is not simply a holder.
 
     `key`: as in Grant; `hint`: where this very waiter is to look for a change, for the mechanism,
-    which may have several waiters; `cause`: why it could not be asked at all just now.
+    which may have several waiters; `cause`: why it could not be asked at all just now, and then
+    `sent_at`: the instant of the runtime's clock from which the wait counts, and `doubted`: the
+    nonce of which nobody knows what it has (L6).
     """
 
     reason: str = ""
     key: Hashable = None
     hint: Any = None
     cause: BaseException | None = None
+    sent_at: float = 0.0
+    doubted: str = ""
 
 
 @value

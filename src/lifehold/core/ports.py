@@ -264,19 +264,6 @@ if TYPE_CHECKING:
             """As in `Lock(kind=...)`; "store" for a lease."""
             ...
 
-    class Begun(Protocol):
-        """A `hint` (core/grant.py) of a first try that had no answer."""
-
-        @property
-        def began(self) -> float:
-            """When that try was sent: the wait counts from it. 0.0: it was answered."""
-            ...
-
-        @property
-        def doubted(self) -> str:
-            """The nonce of which nobody knows what it has (L6)."""
-            ...
-
     class Runtime(Protocol):
         """The only place that reads a clock or starts a thread or a task."""
 
@@ -414,10 +401,6 @@ def makes_leases(make: Maker) -> bool:
 
 def _is_lease_maker(make: object) -> TypeGuard[LeaseMaker]:
     return hasattr(make, "leased")
-
-
-def is_begun(hint: object) -> TypeGuard[Begun]:
-    return hasattr(hint, "began") and hasattr(hint, "doubted")
 
 
 def is_kinded(mechanism: object) -> TypeGuard[Kinded]:

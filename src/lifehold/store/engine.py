@@ -179,13 +179,12 @@ class StoreLock:
         if not self.site.reached or isinstance(error, Unable):
             raise self.site.unavailable(error, self.name, waiter.doubted) from error
         waiter.failed(self.now())
-        waiter.began = began
-        return self._silent(error, waiter)
+        return self._silent(error, waiter, began)
 
-    def _silent(self, error: Exception, waiter: Waiter) -> Held:
+    def _silent(self, error: Exception, waiter: Waiter, sent_at: float = 0.0) -> Held:
         """No answer for now, and nothing held: whoever has patience asks again."""
-        self._away = error
-        return Held(f"{self.site.url} does not answer: {error}", self.path, waiter, error)
+        self._away, why = error, f"{self.site.url} does not answer: {error}"
+        return Held(why, self.path, waiter, error, sent_at, waiter.doubted)
 
     async def wait(self, ask: Ask, until: float) -> Grant | Held | Unknown:
         """Stand in line, sleep until called or until it is time to look, ask once."""

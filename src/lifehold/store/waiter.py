@@ -46,7 +46,6 @@ class Waiter:
         "_handoff_id",
         "_named",
         "_watched",
-        "began",
         "came",
         "doubt",
         "doubted",
@@ -69,9 +68,6 @@ class Waiter:
         self.ring: Callable[[], object] = _nobody
         self.leave_now: Callable[[], object] = _nobody
         self.tries: Any = None
-        self.began = (
-            0.0  # when a first request was sent that had no answer: the wait counts from it
-        )
         self.doubted = ""  # the nonce of a turn before, of which nobody knows what it has
         self.came: tuple[str, Given] | None = None
         self._handoff_id, self._count, self.since = "", 0, 0.0

@@ -285,7 +285,7 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
                 nonce=found.nonce,
             )
         if found.cause is not None and is_remote(self._mechanism):
-            return self._mechanism.unavailable(found.cause, found.doubted)
+            return self._mechanism.unavailable(found.cause, ask.doubted or found.doubted)
         if patience is TRY:  # who asks needs no words, and no look for them
             return WouldBlock(f"could not acquire {self._name!r}: it is held", name=self._name)
         kind: type[NotAcquired] = WouldBlock if patience == 0 else Timeout

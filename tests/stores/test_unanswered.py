@@ -226,11 +226,12 @@ def test_ctrl_c_while_a_place_is_given_up_leaves_no_grant_that_has_just_come():
 
 
 def test_what_is_to_be_undone_is_noted_for_good_at_whatever_moment_that_comes(monkeypatch):
-    started, wrong, sites = [], [], []
+    started, wrong, sites, kept = [], [], [], []
     monkeypatch.setattr("lifehold.runtime.heartbeat.apart", started.append)
 
     def undo_the_first():
         site, _, memory = store_of()
+        kept.append(site)  # else the end of the one before runs code of ours, too
         del started[:], sites[:]
         sites.append((site, memory))
         for name in ("first", "second"):

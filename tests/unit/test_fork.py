@@ -6,6 +6,7 @@ import importlib
 import os
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -190,3 +191,28 @@ def test_a_child_strikes_its_parents_appointment_though_a_thread_had_the_list(mo
         thread.join()
     strike()
     assert not parents.calls
+
+
+def test_a_method_is_called_in_a_child_as_long_as_there_is_its_object():
+    called = [0, 0, 0]
+
+    class Counts:
+        def __init__(self, number):
+            self.number = number
+            fork.in_child(self.begin)
+
+        def begin(self):
+            called[self.number] += 1
+
+    known = len(fork._callbacks)
+    kept, gone = Counts(1), Counts(2)
+    of_one_that_is_gone = weakref.ref(gone)
+    del gone
+    assert of_one_that_is_gone() is None
+    assert len(fork._callbacks) == known + 1
+    child = os.fork()
+    if not child:
+        os._exit(called[1] == 1 and called[2] == 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    del kept
+    assert len(fork._callbacks) == known

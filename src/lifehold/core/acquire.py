@@ -61,6 +61,7 @@ class Ask:
         "alike",
         "cancel",
         "deadline",
+        "doubted",
         "first_notice",
         "name",
         "on_wait",
@@ -85,6 +86,7 @@ class Ask:
         self.pause = 0.0  # seconds for which it listens to nothing, before it sleeps again
         self.alike: Any = None  # of waits that one event lets in one after the other: the same
         self.slot: Any = None  # what the mechanism keeps between two calls of wait()
+        self.doubted = ""  # the nonce of which nobody knows what it has, of who has left (L6)
 
     @property
     def cancelled(self) -> bool:

@@ -348,7 +348,7 @@ def not_open(ours: LockFile) -> Lost:
 class Descriptors:
     """All lock files of one process that are open: held, idle or waited on."""
 
-    __slots__ = ("anchors", "files", "idle", "open")
+    __slots__ = ("__weakref__", "anchors", "files", "idle", "open")
 
     def __init__(self, files: Files, anchors: bool = False) -> None:
         """`anchors`: its calls are of this machine, and root's are anchored where that is due."""

@@ -14,6 +14,7 @@ hooks would have done is done then. Until then such a child has copies of its pa
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import _weakref
 import os
 
 from ..core.errors import SystemRefused, pass_up
@@ -33,8 +34,23 @@ _forking: set[int] = set()  # threads that are about to fork
 
 
 def in_child(callback: Callable[[], None]) -> Callable[[], None]:
-    """Call `callback` in every forked child, at once after the fork."""
-    _callbacks.append(callback)
+    """Call `callback` in every forked child, at once after the fork.
+
+    A method of an object is called for as long as there is the object: it is not kept for this.
+    """
+    function = getattr(callback, "__func__", None)
+    if function is None:
+        _callbacks.append(callback)
+        return callback
+
+    def hook() -> None:
+        there = where()
+        if there is not None:
+            function(there)
+
+    thing: object = getattr(callback, "__self__", None)
+    where = _weakref.ref(thing, lambda _: _callbacks.remove(hook))
+    _callbacks.append(hook)
     return callback
 
 
@@ -206,7 +222,7 @@ def _after_in_child() -> None:
     global generation
     generation += 1
     page[0] = 1
-    for callback in _callbacks:
+    for callback in _callbacks.copy():  # one may go meanwhile, with its object
         try:
             callback()
         except OSError:

@@ -193,7 +193,7 @@ class StoreLock:
             ask.place, waiter = None, self.site.waiter()
         if not waiter.stands:
             ask.slot, ask.place, waiter.stands = waiter, waiter, True
-            waiter.leave_now = lambda: self._left(waiter)
+            waiter.leave_now = lambda: self._left(waiter, ask)
         else:
             try:
                 await self.runtime.rung(ask, waiter, min(until, waiter.look_at))
@@ -500,11 +500,11 @@ class StoreLock:
         waiter.doubt = False
         return None
 
-    def _left(self, waiter: Waiter) -> None:
+    def _left(self, waiter: Waiter, ask: Ask) -> None:
         """The place in line is given up. The caller does not wait for the store to note it."""
         self._disown(waiter)
         if waiter.doubt:  # L6  the last request had no answer: `_refusal` tells its nonce
-            waiter.doubted = waiter.nonce
+            ask.doubted = waiter.nonce
             self.site.undo(self.name, waiter.nonce, self.terms.ttl)
         else:
             self._give_back(waiter, here=self.runtime is BLOCKING)

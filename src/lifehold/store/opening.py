@@ -7,6 +7,8 @@ name of a lock stands behind the `#`, percent-encoded where it has to be.
 
 from __future__ import annotations
 
+import _weakref
+
 from ..core.address import refuse_torn
 from ..core.deadline import terms
 from ..core.errors import InvalidArgument, LifeholdError
@@ -18,6 +20,7 @@ from .site import OF_ALL, Opener, Site, checked, decoded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from importlib import metadata
     from typing import Any
 
@@ -30,13 +33,17 @@ else:
 
 DEFAULT_TTL = 30.0  # seconds
 LONGEST_TTL = 86400.0 * 365
-_sites: dict[tuple[str, tuple[tuple[str, object], ...]], Site] = {}
+PLAIN = frozenset((bool, bytes, float, int, str, type(None)))
+_sites: dict[tuple[object, ...], Site] = {}
+# Those over a client or pool of the caller's, who may make many: kept by who uses them.
+_lent: dict[tuple[object, ...], Callable[[], Site | None]] = {}
 
 
 @fork.in_child
 def _forget() -> None:
     """A child opens its own: two processes on one connection would read each other's answers."""
     _sites.clear()
+    _lent.clear()
 
 
 def memory(url: str, **options: object) -> Site:
@@ -65,22 +72,38 @@ def site(url: str, known: dict[str, str], **options: object) -> Site:
 
 
 def _site(url: str, known: dict[str, str], options: dict[str, object]) -> Site:
-    key = (url, tuple(sorted(options.items(), key=lambda item: item[0])))
-    try:
-        found = _sites.get(key)
-    except TypeError:
-        return _open(url, known, options)  # a client of the user's own that cannot be a key
+    lent = [value for value in options.values() if type(value) not in PLAIN]
+    if lent:
+        return _over(url, known, options, lent)
+    key = (url, *sorted(options.items()))
+    found = _sites.get(key)
     if found is None:
         fork.here()
         with fork.gate:  # of two threads that ask one opens it
             found = _sites.get(key)
             if found is None:
-                found = _sites[key] = _open(url, known, options)
+                found = _sites[key] = opener(url, known)(url, **options)
     return found
 
 
-def _open(url: str, known: dict[str, str], options: dict[str, object]) -> Site:
-    return opener(url, known)(url, **options)
+def _over(url: str, known: dict[str, str], options: dict[str, object], lent: list[object]) -> Site:
+    """The Site over a client or pool of the caller's, which is known by itself."""
+    told = ((name, it if type(it) in PLAIN else id(it)) for name, it in options.items())
+    key = (url, *sorted(told, key=lambda item: item[0]))
+
+    def forget(where: Callable[[], Site | None]) -> None:
+        if _lent.get(key) is where:
+            del _lent[key]
+
+    fork.here()
+    with fork.gate:  # as above
+        known_one = _lent.get(key)
+        found = known_one() if known_one is not None else None
+        if found is None:
+            found = opener(url, known)(url, **options)
+            found.lent = lent  # as long as it is there, no other has its number
+            _lent[key] = _weakref.ref(found, forget)
+    return found
 
 
 def opener(url: str, known: dict[str, str]) -> Opener:

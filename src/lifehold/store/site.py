@@ -117,6 +117,7 @@ class Site(Bound):
         self._sessions: Any = None
         self._in_hand: Any = None
         self.closes: list[Callable[[], object]] = []  # what else it has open
+        self.lent: list[object] = []  # what the caller opened it over
         if has_free_path(backend):
             self.take_free, self.leave_free = backend.take_free, backend.leave_free
         self._begin()
@@ -139,8 +140,9 @@ class Site(Bound):
             atexit = fork.lazily("atexit")
             with fork.gate:  # of two threads one makes it, else those of the other are forgotten
                 if self._in_hand is None:
-                    atexit.register(self._at_exit)
                     self._in_hand = weakref.WeakSet()
+                    end = atexit.register(_at_exit_of(weakref.ref(self)))
+                    weakref.finalize(self, atexit.unregister, end).atexit = False
         self._in_hand.add(in_hand)
         return in_hand
 
@@ -530,6 +532,17 @@ class ClockDrift:
 
 
 STEP = 1.0  # seconds that a clock may be set back before that is told
+
+
+def _at_exit_of(where: Callable[[], Site | None]) -> Callable[[], None]:
+    """Gives back what a site has handed out, at the program's end if the site is there by then."""
+
+    def end() -> None:
+        site = where()
+        if site is not None:
+            site._at_exit()
+
+    return end
 
 
 def _end_of_nonce(token: int | None) -> str:

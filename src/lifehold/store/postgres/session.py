@@ -663,7 +663,10 @@ class SessionGuard:
 
     def __init__(self) -> None:
         self._strikes: dict[RenewedLease, Callable[[], None]] = {}
-        fork.in_child(self._strikes.clear)  # the parent's sessions are not watched by a child
+        fork.in_child(self._forget)  # the parent's sessions are not watched by a child
+
+    def _forget(self) -> None:
+        self._strikes.clear()
 
     def enter(self, mechanism: object, kept: RenewedLease) -> None:
         """A lock that is to be kept. Raises RuntimeError when there is no thread to be had."""

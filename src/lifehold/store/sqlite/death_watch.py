@@ -152,7 +152,10 @@ class DeathWatch:
 
     def __init__(self) -> None:
         self._watches: dict[str, dict[int, Any]] = {}
-        fork.in_child(self._watches.clear)  # the processes that the parent watches
+        fork.in_child(self._forget)  # the processes that the parent watches
+
+    def _forget(self) -> None:
+        self._watches.clear()
 
     def keep(self, nonce: str, pids: Iterable[int], ring: Callable[[], object]) -> None:
         """Ring once when one of them has ended.

@@ -245,7 +245,7 @@ def test_a_signal_in_the_middle_of_a_child_of_c_code_that_finds_itself_waits(tmp
         assert not free(path)
 
     parent = os.getpid()
-    monkeypatch.setattr(fork, "_callbacks", [interrupted, *fork._callbacks])
+    monkeypatch.setattr(fork, "_callbacks", {interrupted: interrupted, **fork._callbacks})
     assert process.here().pid == parent
     assert outcome(work) == "None"
 

@@ -226,22 +226,25 @@ def test_ctrl_c_while_a_place_is_given_up_leaves_no_grant_that_has_just_come():
 
 
 def test_what_is_to_be_undone_is_noted_for_good_at_whatever_moment_that_comes(monkeypatch):
-    started, wrong, sites, kept = [], [], [], []
+    started, wrong, sites, noted = [], [], [], []
     monkeypatch.setattr("lifehold.runtime.heartbeat.apart", started.append)
 
     def undo_the_first():
+        del started[:], sites[:], noted[:]
         site, _, memory = store_of()
-        kept.append(site)  # else the end of the one before runs code of ours, too
-        del started[:], sites[:]
         sites.append((site, memory))
         for name in ("first", "second"):
             finish(memory.acquire(Request(name, name, 30.0, site.owner(""))))
         site.undo("first", "first", 30.0)
         started.pop()()
 
-    runs = every_bytecode(lambda _: sites[0][0].undo("second", "second", 30.0), undo_the_first)
-    for run in runs:
-        if not sites or "site.py" not in run.where:
+    def note_the_second(_):
+        for site, _memory in sites:
+            site.undo("second", "second", 30.0)
+            noted.append("second")
+
+    for run in every_bytecode(note_the_second, undo_the_first):
+        if not noted or "site.py" not in run.where:
             continue  # before it begins, or in the store itself
         for thread in started:
             thread()

@@ -61,7 +61,8 @@ def test_a_callback_that_finds_a_closed_descriptor_does_not_stop_the_others(monk
     def broken():
         raise OSError(9, "closed behind our back")
 
-    monkeypatch.setattr(fork, "_callbacks", [broken, lambda: called.append(1)])
+    hooks = [broken, lambda: called.append(1)]
+    monkeypatch.setattr(fork, "_callbacks", {hook: hook for hook in hooks})
 
     def child():
         assert called == [1]

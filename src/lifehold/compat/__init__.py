@@ -50,11 +50,9 @@ class AliasModule(ModuleType):
     """A module whose names are another's."""
 
     def __init__(self, name: str, face: ModuleType, public: frozenset[str]) -> None:
-        from importlib.machinery import ModuleSpec
-
         super().__init__(name, face.__doc__)
         self.__dict__["_face"], self.__dict__["_public"] = face, public
-        self.__spec__ = ModuleSpec(name, None)
+        self.__spec__ = fork.lazily("importlib.machinery").ModuleSpec(name, None)
 
     def __getattr__(self, name: str) -> Any:
         if name not in self.__dict__["_public"]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 gate: Any = native.RLock()  # reentrant: a signal handler may fork, or acquire, while we are inside
 generation = 0  # one more in every forked child
 MADV_WIPEONFORK = 18  # of Linux since 4.14; the mmap module does not name it
-_callbacks: list[Callable[[], None]] = []
+_callbacks: dict[Any, Callable[..., None]] = {}  # by itself, or by whose method it is
 _forking: set[int] = set()  # threads that are about to fork
 
 
@@ -40,18 +40,17 @@ def in_child(callback: Callable[[], None]) -> Callable[[], None]:
     """
     function = getattr(callback, "__func__", None)
     if function is None:
-        _callbacks.append(callback)
-        return callback
-
-    def hook() -> None:
-        there = where()
-        if there is not None:
-            function(there)
-
-    thing: object = getattr(callback, "__self__", None)
-    where = _weakref.ref(thing, lambda _: _callbacks.remove(hook))
-    _callbacks.append(hook)
+        _callbacks[callback] = callback
+    else:  # no bytecode of ours runs when it goes: a signal handler could raise in that
+        _callbacks[Whose(getattr(callback, "__self__"), _callbacks.pop)] = function  # noqa: B009
     return callback
+
+
+class Whose(_weakref.ref):  # type: ignore[type-arg]
+    """Where the object of a hook is. Two of one object are two."""
+
+    __slots__ = ()
+    __eq__, __hash__ = object.__eq__, object.__hash__
 
 
 def here() -> int:
@@ -222,9 +221,12 @@ def _after_in_child() -> None:
     global generation
     generation += 1
     page[0] = 1
-    for callback in _callbacks.copy():  # one may go meanwhile, with its object
+    for whose, callback in list(_callbacks.items()):  # one may go meanwhile, with its object
         try:
-            callback()
+            if whose is callback:
+                callback()
+            elif (thing := whose()) is not None:
+                callback(thing)
         except OSError:
             continue  # a descriptor closed behind our back must not leave the gate shut
     gate.release()

@@ -221,7 +221,7 @@ def _after_in_child() -> None:
     global generation
     generation += 1
     page[0] = 1
-    for whose, callback in list(_callbacks.items()):  # one may go meanwhile, with its object
+    for whose, callback in _callbacks.copy().items():  # one may go meanwhile, with its object
         try:
             if whose is callback:
                 callback()

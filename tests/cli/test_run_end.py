@@ -379,6 +379,36 @@ def test_after_the_end_of_its_supervisor_no_signal_goes_to_the_number_of_a_comma
     assert (done.returncode, done.stdout) == (137, "")
 
 
+UNLOADED = """
+import sys
+from lifehold.cli import main, run
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lifehold.cli.supervisor":
+            raise {error}
+
+sys.meta_path.insert(0, Finder())
+{more}
+sys.exit(main.main())
+"""
+LATER = "run.supervised, real = (lambda: None), run.supervised\n"
+LATER += "run.RunReport.took = lambda *_: setattr(run, 'supervised', real)"
+
+
+@pytest.mark.parametrize("more", ["", LATER], ids=["before the lock", "under it"])
+@pytest.mark.parametrize("error", ["ImportError('gone')", "OSError(24, 'no descriptor')"])
+@pytest.mark.parametrize("lease", [("-o",), ("--kind", "soft", "--ttl", "60")], ids=["-o", "ttl"])
+def test_a_supervisor_that_cannot_be_loaded_leaves_no_lock(lifehold, lease, error, more):
+    program = ("-c", UNLOADED.format(error=error, more=more))
+    done = lifehold("run", *lease, "job", "--", "touch", "begun", program=program)
+    assert done.returncode == 71, done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (lifehold.folder / "begun").exists()
+    again = lifehold("run", "-w", "0", *lease, "job", "--", "true")
+    assert again.returncode == 0, again.stderr
+
+
 UNABLE = """
 import os, sys
 unable = ("setpriv", "--bounding-set=-kill", "--inh-caps=-kill")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import os
+import weakref
 from itertools import count
 
 import pytest
@@ -184,6 +187,71 @@ def test_a_state_that_goes_on_in_two_ways_is_refused_whenever_it_is_met(answers)
             found.next(state, answer)
         with pytest.raises(HiddenState, match="unfinished expression"):
             found.next(*last)
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_a_client_that_never_ends_comes_to_the_limits_of_the_search(merge):
+    def counts(actor: Actor) -> None:
+        for number in count():
+            actor.step("sleep", number)
+
+    report = explore(Client(counts), states=100, newcomer=False, merge=merge)
+    assert report.cut == "states"
+
+
+@pytest.mark.parametrize("call", [("no_such_call",), ("listdir",), ("listdir", ["/"])])
+def test_a_mistake_of_the_model_is_not_for_the_client_to_catch(call):
+    def catches(actor: Actor) -> None:
+        actor.files.listdir("/")
+        with contextlib.suppress(Exception):
+            actor.step(*call)
+        actor.files.listdir("/")
+
+    with pytest.raises((AttributeError, TypeError)):
+        explore(Client(catches), newcomer=False)
+
+
+def test_a_client_that_looks_outside_later_is_refused_too():
+    numbers = count()
+
+    def program(actor: Actor) -> None:
+        actor.files.listdir("/")
+        actor.step("sleep", next(numbers))
+        actor.files.listdir("/")
+
+    with pytest.raises(NotRepeatable, match="what else does the client look at"):
+        explore(Client(program), newcomer=False)
+
+
+def test_a_step_of_what_is_looked_at_is_refused():
+    def program(actor: Actor) -> None:
+        class Talks:
+            def __freeze__(self) -> object:
+                return actor.step("sleep", 1)
+
+        talks = Talks()
+        actor.files.listdir("/")
+        assert talks
+
+    with pytest.raises(NotRepeatable, match="looks at the client"):
+        explore(Client(program), newcomer=False)
+
+
+def test_no_class_of_a_client_is_kept():
+    made: list[weakref.ref[type]] = []
+
+    def program(actor: Actor) -> None:
+        class Mine:
+            pass
+
+        mine = Mine()
+        made.append(weakref.ref(Mine))
+        actor.files.listdir("/")
+        assert mine
+
+    explore(Client(program), newcomer=False)
+    gc.collect()
+    assert [each() for each in made] == [None] * len(made)
 
 
 def test_a_client_that_looks_at_the_world_outside_is_refused():

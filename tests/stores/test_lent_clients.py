@@ -10,6 +10,7 @@ import weakref
 import pytest
 
 from ground import needs
+from lifehold.store import opening
 from lifehold.stores import connect
 
 
@@ -51,14 +52,31 @@ def use(store):
 
 def test_a_client_that_nobody_uses_any_more_is_collected_with_its_store(lent):
     gone = []
-    for _ in range(3):
+    for _ in range(3 + opening.NEWEST):
         client, store = lent()
         use(store)
-        gone += [weakref.ref(client), weakref.ref(store._site)]
+        gone.append((weakref.ref(client), weakref.ref(store._site)))
         getattr(client, "close", lambda: None)()
         del client, store
     gc.collect()
-    assert [each() for each in gone] == [None] * 6
+    assert [(client(), site()) for client, site in gone[:3]] == [(None, None)] * 3
+    kept = lent()
+    assert kept[1]
+    assert len(opening._lent) <= opening.NEWEST + 1  # it forgets those that were gone before
+
+
+def test_who_connects_for_each_use_finds_the_store_of_before(lent):
+    client, store = lent()
+    use(store)
+    site = weakref.ref(store._site)
+    del store
+    gc.collect()
+    assert lent(client)[1]._site is site()
+
+
+def test_equal_options_are_one_store_whoever_made_them():
+    urls = [f"redis://127.0.0.1:{port}" for port in (1, 2, 3)]
+    assert connect(quorum=urls) == connect(quorum=[*urls])
 
 
 def test_two_stores_over_one_client_are_one_as_long_as_one_is_used(lent):
@@ -66,6 +84,7 @@ def test_two_stores_over_one_client_are_one_as_long_as_one_is_used(lent):
     lease = store.lock("kept", ttl=30).acquire(wait=20)
     site = weakref.ref(store._site)
     del store
+    opening._newest.clear()
     gc.collect()
     assert lent(client)[1]._site is site()
     assert lent()[1]._site is not site()

@@ -95,9 +95,9 @@ def test_a_part_is_found_by_its_own_methods_and_says_what_it_buys():
     known, found = protocols(), dict(guards())
     for part, asks in found.items():
         assert asks <= known[part][1], part
-        assert part == "Begun" or known[part][2].startswith("Buys: "), part
+        assert known[part][2].startswith("Buys: "), part
     parts = {n for n, (_, _, text) in known.items() if text.startswith("Buys: ")}
-    assert parts == set(found) - {"Begun"}
+    assert parts == set(found)
 
 
 def test_traits_name_what_they_lack_in_words_that_are_known():

@@ -91,6 +91,8 @@ def run(words: list[str]) -> int:
         if leases is None:
             locks = report.locks = locks or run_locks.locks_of(names, given)
             report.listen()
+            if given["close"] or any(lock._terms for lock in locks):
+                supervised()  # while nothing is held yet: an upgrade may replace it during the wait
             leases = run_locks.take(locks, given["wait"])
     except NotAcquired as error:
         code = exits.HELD if given["conflict"] is None else int(given["conflict"])
@@ -107,6 +109,14 @@ def run(words: list[str]) -> int:
     if given["replace"]:
         return replace(leases, command, report, given["slot_env"])
     return LockedCommand(leases, command, given, report).to_the_end()
+
+
+def supervised() -> Callable[..., int]:
+    """`run_supervised`, loaded where CMD does not inherit its lock. Raises SystemRefused."""
+    try:
+        return supervisor.run_supervised
+    except ImportError as error:  # our files are gone, or others
+        raise SystemRefused(f"what looks after CMD cannot be loaded: {error}") from None
 
 
 def _thorough(words: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -162,8 +172,11 @@ class LockedCommand:
             # before anybody may take it over.
             grace = min([self.care.grace, *(end / 3 for end in ends)])
             late = min((margin_of(lease) / 2 for lease in self.leases), default=grace)
-            held, ours = numbers, self.care
-            return supervisor.run_supervised(self.command, environment, held, ours, grace, late)
+            try:
+                run_supervised = supervised()
+            except SystemRefused as error:
+                raise CannotStart(str(error), exits.REFUSED) from None
+            return run_supervised(self.command, environment, numbers, self.care, grace, late)
         if self.terminal.is_of(self.terminal.home):
             become_subreaper()  # before CMD, or Ctrl-Z of what it leaves at once is seen by nobody
         if lend:

@@ -215,7 +215,7 @@ class StoreLock:
             until = min(ask.deadline, self.now()) + self.site.limit
             if waiter.doubt and (unknown := await self._undone(waiter, error, until)) is not None:
                 return unknown
-            raise self.site.unavailable(error, self.name) from error
+            raise self.site.unavailable(error, self.name, waiter.doubted) from error
 
     async def _ask(
         self, waiter: Waiter, *, wait: bool, ask: Ask | None = None, until: float = NEVER

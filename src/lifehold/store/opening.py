@@ -34,9 +34,12 @@ else:
 DEFAULT_TTL = 30.0  # seconds
 LONGEST_TTL = 86400.0 * 365
 PLAIN = frozenset((bool, bytes, float, int, str, type(None)))
+NEWEST = 4
 _sites: dict[tuple[object, ...], Site] = {}
-# Those over a client or pool of the caller's, who may make many: kept by who uses them.
+# Those over a client or pool of the caller's, who may make many: kept by who uses them, and a few
+# because who connects for each use would else open all their connections each time.
 _lent: dict[tuple[object, ...], Callable[[], Site | None]] = {}
+_newest: list[Site] = []
 
 
 @fork.in_child
@@ -44,6 +47,7 @@ def _forget() -> None:
     """A child opens its own: two processes on one connection would read each other's answers."""
     _sites.clear()
     _lent.clear()
+    _newest.clear()
 
 
 def memory(url: str, **options: object) -> Site:
@@ -72,7 +76,7 @@ def site(url: str, known: dict[str, str], **options: object) -> Site:
 
 
 def _site(url: str, known: dict[str, str], options: dict[str, object]) -> Site:
-    lent = [value for value in options.values() if type(value) not in PLAIN]
+    lent = [value for value in options.values() if not is_plain(value)]
     if lent:
         return _over(url, known, options, lent)
     key = (url, *sorted(options.items()))
@@ -88,22 +92,26 @@ def _site(url: str, known: dict[str, str], options: dict[str, object]) -> Site:
 
 def _over(url: str, known: dict[str, str], options: dict[str, object], lent: list[object]) -> Site:
     """The Site over a client or pool of the caller's, which is known by itself."""
-    told = ((name, it if type(it) in PLAIN else id(it)) for name, it in options.items())
+    told = ((name, it if is_plain(it) else id(it)) for name, it in options.items())
     key = (url, *sorted(told, key=lambda item: item[0]))
-
-    def forget(where: Callable[[], Site | None]) -> None:
-        if _lent.get(key) is where:
-            del _lent[key]
-
     fork.here()
     with fork.gate:  # as above
-        known_one = _lent.get(key)
-        found = known_one() if known_one is not None else None
+        for gone in [each for each, where in _lent.items() if where() is None]:
+            del _lent[gone]
+        found = _lent[key]() if key in _lent else None
         if found is None:
             found = opener(url, known)(url, **options)
-            found.lent = lent  # as long as it is there, no other has its number
-            _lent[key] = _weakref.ref(found, forget)
+            found.lent = [*found.lent, *lent]  # as long as they are there, none has their numbers
+            _lent[key] = _weakref.ref(found)
+        _newest[:] = [found, *(each for each in _newest if each is not found)][:NEWEST]
     return found
+
+
+def is_plain(value: object) -> bool:
+    """Whether an option is what it says, and no object of the caller's."""
+    if type(value) is tuple:
+        return all(type(each) in PLAIN for each in value)
+    return type(value) in PLAIN
 
 
 def opener(url: str, known: dict[str, str]) -> Opener:

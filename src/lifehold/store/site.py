@@ -140,9 +140,11 @@ class Site(Bound):
             atexit = fork.lazily("atexit")
             with fork.gate:  # of two threads one makes it, else those of the other are forgotten
                 if self._in_hand is None:
-                    self._in_hand = weakref.WeakSet()
+                    made = weakref.WeakSet()
                     end = atexit.register(_at_exit_of(weakref.ref(self)))
                     weakref.finalize(self, atexit.unregister, end).atexit = False
+                    if self._in_hand is None:  # else a signal handler has made it meanwhile
+                        self._in_hand = made
         self._in_hand.add(in_hand)
         return in_hand
 

@@ -76,7 +76,7 @@ class Actor:
         self.places: list[ModelFlockWait] = []  # a thread stands there, and keeps its slot
         self._record, self._until, self._at = record, until, 0
         self._onward = onward or stop_here
-        self._dead = False
+        self._dead = self._looked_at = False
         self._random = 0
 
     # ---- for the program -----------------------------------------------------------------------
@@ -103,14 +103,19 @@ class Actor:
 
     def _arrive(self, call: Call) -> None:
         """At a call without an answer: note where the program stands, and ask whether to go on."""
-        self.call = call
-        try:
-            self.key = (call, local_state(sys._getframe(2), self._until))
-        except TypeError as error:
-            self.fault = error
-        answer = STOP if self.fault else self._onward(self)
-        if answer is STOP:
-            self._dead = True
+        answer: object = STOP
+        if self._looked_at:
+            self.fault = NotRepeatable(f"{call} is made while the explorer looks at the client")
+        else:
+            self.call, self._looked_at = call, True
+            try:
+                self.key = (call, local_state(sys._getframe(2), self._until))
+                answer = self._onward(self)
+            except Exception as error:  # of the model too: it is not the client's to catch
+                self.fault = self.fault or error
+            self._looked_at = False
+        if answer is STOP or self.fault:
+            self.end()
             self._over()
         self._record.append((call, answer))
 
@@ -146,7 +151,7 @@ class Actor:
 
     def end(self) -> None:
         """The run is over; finalizers may still call."""
-        self._dead = True
+        self._dead, self._onward = True, stop_here
 
     def random(self, count: int) -> bytes:
         """Bytes for os.urandom: new ones each time, unless the client has nonces="same"."""
@@ -198,6 +203,7 @@ SUSPENDED = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 # What is said of all objects of a class: its word, whether one may be changed, what makes one up.
 Told = tuple[str, bool, Callable[[Any], tuple[object, ...]]]
 _told: dict[type[Any], Told] = {}
+CLASSES = 1000  # a client may make some anew in each run
 
 
 def local_state(first: types.FrameType | None, last: types.CodeType) -> tuple[Hashable, ...]:
@@ -277,7 +283,9 @@ def _tell(thing: Any) -> Told:
     elif issubclass(kind, tuple):
         told = kind.__name__, False, _itself
     else:
-        told = kind.__qualname__, True, _parts_of(thing)
+        told = f"{kind.__module__}.{kind.__qualname__}", True, _parts_of(thing)
+    if len(_told) == CLASSES:
+        _told.clear()
     _told[kind] = told
     return told
 
@@ -395,6 +403,8 @@ Effects = tuple[tuple[ClaimedHold, "int | None"], ...]
 Way = tuple[int, Any]  # a local state, and the answer it gets
 Guess = Callable[[Call, Effects], Any]
 WAYS = 8
+ONWARD = 1000  # steps that a run goes on by itself: limits are looked at between runs
+REPLAYED = 16  # of a client's runs that went on are played again, from the start
 SWEEP = 100  # runs between two collections of garbage
 RUNS, DONE, FAILED = "runs", "done", "failed"
 
@@ -427,7 +437,7 @@ class LocalStates:
             merge,
         )
         self.states: list[LocalState] = []
-        self.runs = 0
+        self.runs = self.trails = 0
         self._numbers: dict[Hashable, int] = {}
         self._ways: list[list[Way]] = []  # state -> the ways it was reached in, the first one first
         self._known: dict[Way, tuple[int, Effects]] = {}
@@ -452,6 +462,7 @@ class LocalStates:
     def _play(self, way: Way, guess: Guess | None) -> None:
         """Run the program on a way, and on from each state that was not known before."""
         trail, again = [way], list[Way]()
+        self.trails += 1
 
         def onward(actor: Actor) -> object:
             effects = tuple(actor.effects)
@@ -461,7 +472,7 @@ class LocalStates:
             if not new:  # it was gone on from, or will be: the same answer leads to the same
                 again.extend((number, tried) for tried in self._tried(number)[:1])
                 return again[0][1] if again else STOP
-            answer = guess(actor.call, effects) if guess is not None else STOP
+            answer = guess(actor.call, effects) if guess and len(trail) < ONWARD else STOP
             if answer is not STOP:
                 trail.append((number, answer))
             return answer
@@ -472,6 +483,10 @@ class LocalStates:
         elif local.status != RUNS:
             self._arrive(trail[-1], local, key, effects)
         self._audit(trail, again)
+        if self.merge and len(trail) > 1 and self.trails <= REPLAYED:
+            # Each call is made again, with its answer: NotRepeatable if it is another one.
+            local, key, effects = self._run(self._record(trail[-1]))
+            self._same(trail[-1], key, effects, local.call)
 
     def _arrive(
         self, way: Way, local: LocalState, key: Hashable, effects: Effects
@@ -605,6 +620,7 @@ def repeatable() -> Generator[None]:
         yield
     finally:
         _stage.actor = None
+        _told.clear()  # no class of a client is kept for this
         gc.collect(0)  # what was left in circles ends as quietly as the rest
         if freezes:
             gc.unfreeze()

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from threading import Thread
 
@@ -38,7 +39,15 @@ SCENES = [
 
 
 def left_over(folder: Path) -> list[str]:
-    """Processes that work in the demo's folder."""
+    """Processes that still work in the demo's folder, a moment after its end."""
+    for _ in range(100):
+        if not working_in(folder):
+            break
+        time.sleep(0.05)
+    return working_in(folder)
+
+
+def working_in(folder: Path) -> list[str]:
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

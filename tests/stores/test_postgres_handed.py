@@ -10,6 +10,7 @@ import pytest
 
 from ground import needs
 from lifehold import connect
+from lifehold.core.acquire import Ask
 from lifehold.runtime.blocking import finish
 from patience import SOON, until
 
@@ -152,7 +153,7 @@ def test_who_has_gone_gives_back_what_comes_for_it(raw, pg_url):
     asked = count_of(site.backend, "acquire")
     finish(lock._ask(turn, wait=True))
     (request,) = asked.pop()
-    lock._left(turn)
+    lock._left(turn, Ask("job"))
     finish(site.backend.acquire(request))
     until(lambda: len(store.states("job")[0].waiters) == 2)
     waiter.may_leave.set()

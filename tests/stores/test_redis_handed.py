@@ -10,6 +10,7 @@ import pytest
 
 from ground import needs
 from lifehold import connect
+from lifehold.core.acquire import Ask
 from lifehold.runtime.blocking import finish
 from lifehold.store.redis.scripts import keys
 from patience import SOON, until
@@ -142,7 +143,7 @@ def test_who_has_gone_gives_back_what_comes_for_it(raw, redis_url, redis_server)
     asked = count_of(site.backend, "acquire")
     finish(lock._ask(turn, wait=True))
     (request,) = asked.pop()
-    lock._left(turn)
+    lock._left(turn, Ask("job"))
     redis_server.call("DEL", keys("job")[6])  # so late that its undoing is forgotten
     finish(site.backend.acquire(request))
     until(lambda: len(store.states("job")[0].waiters) == 2)

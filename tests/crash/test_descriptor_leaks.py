@@ -59,6 +59,44 @@ os._exit(0)
 """
 
 
+HALF_ARMED = """
+import os, sys, warnings
+from lifehold import Lock, NotAcquired
+from lifehold.runtime import flock_wait
+warnings.simplefilter("ignore")
+class Boom(Exception): pass
+class Signal:
+    def __getattr__(self, name):
+        return getattr(real, name)
+    def siginterrupt(self, *given):
+        flock_wait._signal = real
+        raise Boom
+held, real = Lock(sys.argv[1]).acquire(), flock_wait._signal
+flock_wait._signal = Signal()
+def waits_in_vain():
+    try:
+        Lock(sys.argv[1], reentrant=False).acquire(0.02)
+    except (Boom, NotAcquired) as error:
+        return type(error).__name__
+import threading
+def elsewhere():
+    told.append(waits_in_vain())
+told = []
+for _ in range(3):
+    waits = threading.Thread(target=elsewhere)
+    waits.start()
+    waits.join()
+print(*told, len(os.listdir("/proc/self/task")))
+os._exit(0)
+"""
+
+
+def test_an_interrupt_while_the_wait_is_made_endable_leaves_later_waits_endable(tmp_path):
+    command = [sys.executable, "-c", HALF_ARMED, str(tmp_path / "a.lock")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split() == ["Boom", "Timeout", "Timeout", "1"], done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_acquires_leave_no_descriptor_open(kind, tmp_path):
     script = SCRIPT.replace("{kind}", KINDS[kind])

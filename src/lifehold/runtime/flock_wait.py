@@ -56,16 +56,21 @@ def _arm() -> Any:
         lib.nothing = ctypes.cast(lib.abs, ctypes.c_void_p)  # int abs(int): harmless as a handler
         lib.get_errno, lib.pointer, lib.byref = ctypes.get_errno, ctypes.c_void_p, ctypes.byref
         lib.sigaction_words = ctypes.c_void_p * 64
+        lib.whole = False  # whether the handler, if it is ours, ends a call
         _libc = lib
-    words = _libc.sigaction_words()
+    words, nothing = _libc.sigaction_words(), _libc.nothing.value
     _libc.sigaction(INTERRUPT, None, words)
     handler = words[0] or 0
-    if handler in (0, 1):  # SIG_DFL, SIG_IGN: any code may have set that since the last wait
+    # SIG_DFL, SIG_IGN: any code may have set that since the last wait. Ours and not whole: a signal
+    # handler raised between the two steps, and flock(2) would begin again for ever.
+    if handler in (0, 1) or (handler == nothing and not _libc.whole):
         with fork.gate:  # forked in between, a child had a handler that begins flock(2) again
+            _libc.whole = False
             _libc.signal(INTERRUPT, _libc.nothing)
             _signal.siginterrupt(INTERRUPT, True)
-        handler = _libc.nothing.value
-    _libc.alone = handler == _libc.nothing.value
+            _libc.whole = True
+        handler = nothing
+    _libc.alone = handler == nothing
     return _libc
 
 

@@ -60,7 +60,7 @@ os._exit(0)
 
 
 HALF_ARMED = """
-import os, sys, warnings
+import os, sys, time, warnings
 from lifehold import Lock, NotAcquired
 from lifehold.runtime import flock_wait
 warnings.simplefilter("ignore")
@@ -86,6 +86,10 @@ for _ in range(3):
     waits = threading.Thread(target=elsewhere)
     waits.start()
     waits.join()
+for _ in range(500):  # a thread may end a moment after it was joined
+    if len(os.listdir("/proc/self/task")) == 1:
+        break
+    time.sleep(0.01)
 print(*told, len(os.listdir("/proc/self/task")))
 os._exit(0)
 """

@@ -14,11 +14,17 @@ from lifehold.store import opening
 from lifehold.stores import connect
 
 
-@pytest.fixture(params=["redis", "postgres"])
+@pytest.fixture(
+    params=[
+        pytest.param("redis", marks=needs("package:redis")),
+        pytest.param("postgres", marks=needs("postgres", "package:psycopg_pool")),
+    ]
+)
 def lent(request):
     """Makes a store over a client, a new one unless given: (the client, the store)."""
     if request.param == "redis":
-        redis = pytest.importorskip("redis")
+        import redis
+
         url = request.getfixturevalue("redis_url")
 
         def make(client=None):
@@ -27,7 +33,8 @@ def lent(request):
 
         yield make
         return
-    psycopg_pool = pytest.importorskip("psycopg_pool")
+    import psycopg_pool
+
     url, pools = request.getfixturevalue("pg_url"), weakref.WeakSet()
 
     def make(client=None):

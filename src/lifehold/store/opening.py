@@ -35,7 +35,7 @@ DEFAULT_TTL = 30.0  # seconds
 LONGEST_TTL = 86400.0 * 365
 PLAIN = frozenset((bool, bytes, float, int, str, type(None)))
 NEWEST = 4
-_sites: dict[tuple[object, ...], Site] = {}
+_sites: dict[tuple[object, ...], Site] = {}  # by the URL and the options, by their names
 # Those over a client or pool of the caller's, who may make many: kept by who uses them, and a few
 # because who connects for each use would else open all their connections each time.
 _lent: dict[tuple[object, ...], Callable[[], Site | None]] = {}
@@ -93,7 +93,7 @@ def _site(url: str, known: dict[str, str], options: dict[str, object]) -> Site:
 def _over(url: str, known: dict[str, str], options: dict[str, object], lent: list[object]) -> Site:
     """The Site over a client or pool of the caller's, which is known by itself."""
     told = ((name, it if is_plain(it) else id(it)) for name, it in options.items())
-    key = (url, *sorted(told, key=lambda item: item[0]))
+    key = (url, *sorted(told))
     fork.here()
     with fork.gate:  # as above
         for gone in [each for each, where in _lent.items() if where() is None]:
@@ -109,9 +109,8 @@ def _over(url: str, known: dict[str, str], options: dict[str, object], lent: lis
 
 def is_plain(value: object) -> bool:
     """Whether an option is what it says, and no object of the caller's."""
-    if type(value) is tuple:
-        return all(type(each) in PLAIN for each in value)
-    return type(value) in PLAIN
+    parts = value if type(value) is tuple else (value,)
+    return all(type(each) in PLAIN for each in parts)
 
 
 def opener(url: str, known: dict[str, str]) -> Opener:

@@ -11,6 +11,7 @@ import pytest
 import lifehold
 from badstore import lock_of, sides_of, state_of, store_of
 from crash.bytecodes import every_bytecode
+from lifehold.core.acquire import Ask
 from lifehold.core.backend import NoReply, Request
 from lifehold.core.deadline import terms
 from lifehold.lock import fill
@@ -190,6 +191,17 @@ def test_so_does_a_wait_whose_patience_ends_between_two_tries():
     with pytest.raises(lifehold.StoreUnavailable, match="treat it as unknown") as caught:
         lock.acquire(patience)
     told_and_undone(caught, backend, memory)
+
+
+def test_the_doubt_of_a_first_turn_is_told_when_the_last_request_fails():
+    site, _, _ = store_of({1: "unsent"})
+    site.reached = True
+    ask = Ask("x", 0.0)
+    ask.slot = site.waiter()
+    ask.slot.doubted = "of the first"
+    with pytest.raises(lifehold.StoreUnavailable) as caught:
+        finish(StoreLock(site, "x", BLOCKING, terms(30.0)).wait(ask, 0.0))
+    assert caught.value.nonce == "of the first"
 
 
 def test_a_task_that_is_cancelled_between_two_tries_is_undone_until_that_is_confirmed():

@@ -296,7 +296,8 @@ def test_a_killed_wrapper_gives_the_terminal_back_to_the_shell(shell, lifehold, 
             parent = int(file.read().rpartition(")")[2].split()[1])
     os.kill(parent, signal.SIGKILL)
     shell.wait("(?s)Killed.*" + re.escape(PROMPT))
-    assert shell.run("echo status $?").endswith("status 137\n")
+    # A supervisor that is left says what it stops, before or after the shell's next line.
+    assert "status 137\n" in shell.run("echo status $?")
 
 
 AT_BIRTH = """

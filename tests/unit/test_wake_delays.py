@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -89,13 +90,23 @@ def runnable():
     return False
 
 
+def looks(path, within=0.05):
+    """How often a wait in vain wakes up."""
+    ask, until, number = Ask("a"), clock.now() + within, 0
+    while clock.now() < until:
+        finish(BLOCKING.changed(ask, str(path), until))
+        number += 1
+    ask.leave()
+    return number
+
+
 class Trial:
     """One waiter who waits for the text "2", which comes at the n-th line of one thread."""
 
     def __init__(self, folder, number, who, act):
         self.folder, self.number, self.who, self.act = folder, number, who, act
         self.lines, self.acted, self.missed = 0, threading.Event(), False
-        self.where, self.turn = "", threading.Lock()
+        self.where, self.turn, self.began = "", threading.Lock(), threading.Event()
 
     def trace(self, frame, event, _):
         if frame.f_code.co_filename not in FILES:
@@ -110,7 +121,11 @@ class Trial:
         return self.trace
 
     def wait(self):
-        if self.who == "waiter":
+        if self.who == "waiter again":  # what came in between is read as the next wait begins
+            looks(self.folder / "lock", 0.005)
+            nudge(self.folder)
+        self.began.set()
+        if self.who != "watchman":
             sys.settrace(self.trace)
         else:  # somebody else watches too, so that it is the thread that hears
             watch_thread.watch(str(self.folder / "other"), nothing)
@@ -132,6 +147,7 @@ class Trial:
     def run(self):
         thread = threading.Thread(target=self.wait)
         thread.start()
+        self.began.wait()
         self.asleep(thread)
         if not self.acted.is_set():
             nudge(self.folder)  # wakes it; it looks, and goes to sleep again
@@ -153,8 +169,16 @@ def unswept(monkeypatch):
 
 
 @pytest.mark.large
-@pytest.mark.parametrize("who", ["waiter", "watchman"])
-@pytest.mark.parametrize("act", [write, another_folder, write_by_another_name, write_in_company])
+@pytest.mark.parametrize(
+    ("act", "who"),
+    [
+        *product(
+            [write, another_folder, write_by_another_name, write_in_company], ["waiter", "watchman"]
+        ),
+        (write, "waiter again"),
+        (another_folder, "waiter again"),
+    ],
+)
 @pytest.mark.usefixtures("unswept")
 def test_a_change_at_any_line_is_not_slept_through(tmp_path, monkeypatch, who, act):
     trials = {}
@@ -185,3 +209,13 @@ def test_a_change_at_any_line_is_not_slept_through(tmp_path, monkeypatch, who, a
             break
     assert number > 40
     assert len(places) > 25
+
+
+@pytest.mark.usefixtures("unswept")
+def test_what_came_while_nobody_waited_wakes_nobody(tmp_path):
+    write(tmp_path, "1")
+    often = looks(tmp_path / "lock")
+    for _ in range(10):
+        nudge(tmp_path)
+        write(tmp_path, "1")
+    assert looks(tmp_path / "lock") == often

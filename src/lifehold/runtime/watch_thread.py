@@ -554,13 +554,27 @@ class WatchThread:
 
     def add(self, watch: PathWatch) -> None:
         """Watch a path. Raises RuntimeError when there is no thread to be had."""
-        with fork.gate:
-            if watch.closed:
-                return
-            folder, told = self.enter(watch)
-            self.start(folder.due)
+        others: Told = {}
+        try:
+            with fork.gate:
+                if watch.closed:
+                    return
+                self.catch_up(others)
+                folder, told = self.enter(watch)
+                self.start(folder.due)
+        finally:
+            for each in others:
+                each.tell()
         if not told:
             folder.remember(watch.name)
+
+    def catch_up(self, told: Told) -> None:
+        """Read what came while nobody waited: who begins now looks once more after this anyway."""
+        if self.left_out and self.notifier is not None:
+            try:
+                self.hear([self.notifier.fd], told)
+            except OSError as error:  # other code has closed it: the thread finds out
+                pass_up(error)
 
     def follow(self, watch: ProcessWatch) -> None:
         """Watch a process. Raises ProcessLookupError when it has ended, RuntimeError as `add`."""

@@ -209,6 +209,7 @@ TRIED: dict[str, Callable[[], str | None]] = {
     "proc": lambda: None if Path("/proc/self/stat").exists() else "/proc is not mounted",
     "all processes": _all_processes,
     "unshare": lambda: _runs("unshare", "-m", "-p", "-f", "--mount-proc", "true"),
+    "user namespace": lambda: _runs("unshare", "--user", "--map-root-user", "true"),
     "timens": lambda: _runs("unshare", "-T", "--boottime", "100", "-f", "true"),
     "strace": _strace,
     "flock": lambda: _runs("flock", "--version"),

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -493,23 +492,14 @@ def test_signal_handlers_may_watch_too_and_signals_do_not_go_to_the_thread(tmp_p
 # ---- at the limits ------------------------------------------------------------------------------
 
 
-@contextmanager
-def limit(name, value):
-    """A limit of inotify, lowered and restored."""
-    path = Path("/proc/sys/fs/inotify") / name
-    before = path.read_text()
-    path.write_text(str(value))
-    try:
-        yield
-    finally:
-        path.write_text(before)
-
-
 LIMITED = """
 import logging, sys, threading, time
 from pathlib import Path
 logging.basicConfig(level=logging.DEBUG, stream=sys.stdout, format="%(message)s")
 from lifehold.runtime import watch_thread
+limit = Path("/proc/sys/user", sys.argv[2])  # of our user namespace alone
+before = limit.read_text()
+limit.write_text(sys.argv[3])
 bells = []
 for number in range(20):
     folder = Path(sys.argv[1], str(number))
@@ -525,6 +515,7 @@ counted = sum(folder.number is not None for folder in watch_thread.near.folders.
 sys.stdout.write(f"heard {counted}\\n")  # in one piece: a thread that watches writes there too
 sys.stdout.flush()
 if sys.stdin.readline():
+    limit.write_text(before)
     until = time.monotonic() + 60
     while any(folder.number is None for folder in watch_thread.near.folders.values()):
         assert time.monotonic() < until, "events were not asked for again"
@@ -533,18 +524,17 @@ if sys.stdin.readline():
 """
 
 
-@needs("root")
-@pytest.mark.parametrize(("name", "value"), [("max_user_instances", 0), ("max_user_watches", 5)])
+@needs("user namespace")
+@pytest.mark.parametrize(("name", "value"), [("instances", 0), ("watches", 5)])
 def test_at_the_limits_of_inotify_it_looks_says_so_once_and_comes_back(tmp_path, name, value):
-    command = [sys.executable, "-c", LIMITED, str(tmp_path)]
+    apart = ["unshare", "--user", "--map-root-user"]
+    which = [str(tmp_path), f"max_inotify_{name}", str(value)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with limit(name, value):
-        child = subprocess.Popen(command, **pipes)
+    with subprocess.Popen([*apart, sys.executable, "-c", LIMITED, *which], **pipes) as child:
         said = []
         while not said or not said[-1].startswith("heard"):
             said.append(child.stdout.readline())
             assert said[-1], said
-    with child:
         rest, _ = child.communicate("again\n", timeout=120)
     *later, last = rest.splitlines()
     assert last == "heard again"
@@ -605,6 +595,24 @@ def test_descriptors_closed_by_other_code_are_opened_anew(tmp_path, bell):
             pass
         (tmp_path / "lock").unlink()
         assert bell.heard()
+
+
+def test_processes_that_were_watched_leave_no_descriptor_when_others_close_one(own, bell):
+    before = instances("pidfd")
+    child = subprocess.Popen(["sleep", "60"])
+    watch = watch_thread.watch_process(child.pid, bell.ring)
+    own.hearing()
+    try:
+        os.close(own.notifier.fd)
+        with fork.gate:
+            own.drop_notifier()
+        assert instances("pidfd") == before
+        child.kill()
+        assert bell.heard()
+    finally:
+        watch.close()
+        child.kill()
+        child.wait()
 
 
 REUSED = """

@@ -16,15 +16,18 @@ from pathlib import Path
 
 import pytest
 
+from bell import Bell, watching
 from lifehold.core.acquire import Ask
 from lifehold.runtime import (
     blocking,
     change_wait,
     clock,
+    fork,
     watch_table,
     watch_thread,
 )
 from lifehold.runtime.blocking import BLOCKING, finish
+from patience import until as wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs inotify")
 FILES = {module.__file__ for module in (blocking, change_wait, watch_table, watch_thread)}
@@ -219,3 +222,71 @@ def test_what_came_while_nobody_waited_wakes_nobody(tmp_path):
         nudge(tmp_path)
         write(tmp_path, "1")
     assert looks(tmp_path / "lock") == often
+
+
+@pytest.fixture
+def own(monkeypatch):
+    mine = watch_thread.WatchThread()
+    monkeypatch.setattr(watch_thread, "near", mine)
+    yield mine
+    mine.stop()
+    mine.give_back()
+
+
+def once_the_thread_has_ended(mine):
+    for each in [mine, *mine.folders.values()]:
+        each.due = 0.0
+    mine.sleeper.wake()
+    wait_until(lambda: not mine.running)
+
+
+def read_in_main(monkeypatch, then):
+    """`then` is called after whatever the main thread reads, as a signal handler may be."""
+    real = watch_thread.WatchThread.hear
+
+    def hear(self, ready, told):
+        if threading.current_thread() is not threading.main_thread():
+            return real(self, ready, told)
+        self.notifier.read()
+        return then()
+
+    monkeypatch.setattr(watch_thread.WatchThread, "hear", hear)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+@pytest.mark.usefixtures("unswept")
+@pytest.mark.parametrize("between", ["the thread ended", "other code closed a descriptor"])
+def test_who_begins_to_wait_reads_nothing_of_others(tmp_path, monkeypatch, own, between):
+    bell = Bell()
+    looks(tmp_path / "lock")
+    assert own.left_out
+    once_the_thread_has_ended(own)
+    with watching(tmp_path / "mine", bell.ring):
+        if between == "other code closed a descriptor":
+            own.left_out = True  # as `robbed` leaves it
+        read_in_main(monkeypatch, interrupt)
+        with fork.gate:  # the thread has not heard of it yet
+            (tmp_path / "mine").touch()
+            with suppress(KeyboardInterrupt):
+                looks(tmp_path / "lock")
+        assert bell.heard(20.0)
+
+
+@pytest.mark.usefixtures("unswept")
+def test_a_watch_that_ends_while_its_event_is_read_is_told_to_nobody(tmp_path, monkeypatch, own):
+    watch = watch_thread.watch(str(tmp_path / "mine"), nothing)
+    real = own.watch_file
+
+    def watch_file(folder, name):
+        watch.close()
+        return real(folder, name)
+
+    monkeypatch.setattr(own, "watch_file", watch_file)
+    told = {}
+    with fork.gate:
+        (tmp_path / "mine").touch()
+        own.hear([own.notifier.fd], told)
+    assert not told

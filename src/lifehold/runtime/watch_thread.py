@@ -407,7 +407,8 @@ class WatchThread:
                 elif name:
                     if name in folder.names:
                         self.watch_file(folder, name)  # first, so that nothing is missed of it
-                        told.update(dict.fromkeys(folder.names[name]))
+                        # A signal handler may have taken the last one away meanwhile.
+                        told.update(dict.fromkeys(folder.names.get(name, ())))
                     told.update(dict.fromkeys(folder.names.get(b"", ())))
             for folder, alias in list(self.files.get(number, ())) if name == b"" else ():
                 told.update(dict.fromkeys(folder.names.get(alias, ())))
@@ -425,15 +426,20 @@ class WatchThread:
             self.unfollow(watch)
 
     def drop_notifier(self) -> None:
-        """Other code has closed our descriptors: begin anew, and tell all."""
+        """Other code has closed our descriptors: begin anew, and tell all.
+
+        What wakes a sleeper is left open: somebody may be about to write to that number.
+        """
         self.end_solo(tell=False)
         self.notifier = self.sleeper = None
         self.numbers.clear()
         self.files.clear()
-        for watches in self.processes.values():
+        for number, watches in self.processes.items():
             self.unseen.update(watches)
             for watch in watches:
                 watch.number = None
+            if number >= 0:
+                close_ours(number, "pidfd")
         self.processes.clear()
         for folder in self.folders.values():
             folder.files.clear()
@@ -569,8 +575,13 @@ class WatchThread:
             folder.remember(watch.name)
 
     def catch_up(self, told: Told) -> None:
-        """Read what came while nobody waited: who begins now looks once more after this anyway."""
-        if self.left_out and self.notifier is not None:
+        """Read what came while nobody waited: who begins now looks once more after this anyway.
+
+        Only while nobody waits: an exception of a signal handler after the read drops what was
+        read, and others would not look again.
+        """
+        alone = not self.processes and not any(each.names for each in [*self.folders.values()])
+        if self.left_out and alone and self.notifier is not None:
             try:
                 self.hear([self.notifier.fd], told)
             except OSError as error:  # other code has closed it: the thread finds out
@@ -588,7 +599,7 @@ class WatchThread:
             raise RuntimeError("the interpreter is shutting down")
         sleeper = self.own_sleeper()
         if not self.running:
-            self.due = due
+            self.due, self.left_out = due, False
             own_thread.start(self.keep)
             self.running = True
         elif due < self.due or self.left_out:

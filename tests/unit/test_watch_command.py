@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import tracemalloc
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,6 +14,7 @@ from ground import needs
 from lifehold.core.errors import InvalidArgument, SystemRefused
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
+from lifehold.local import ground
 from lifehold.ops import history
 from lifehold.ops import watch as watch_config
 from lifehold.ops.answer import HELD, KEPT, STALE, SUSPECT, ClearOutcome, LockAnswer
@@ -127,9 +129,11 @@ def test_no_other_file_system_below_a_folder_is_entered(tmp_path, monkeypatch):
     for each in ("here", "other", "other/below"):
         (tmp_path / each).mkdir()
         assert history.append(f"{tmp_path}/{each}/x.lock", runs("hold", end=1000.0)[0])
-    monkeypatch.setattr(watch_config, "mount_points", lambda: ["/", f"{tmp_path}/other"])
-    found = watch_config.histories_in(str(tmp_path))
-    assert [lock for lock, _ in found] == [f"{tmp_path}/here/x.lock"]
+    monkeypatch.setattr(ground, "mount_points", lambda: ["/", f"{tmp_path}/other"])
+    (tmp_path / "link").symlink_to(tmp_path)
+    for way in (f"{tmp_path}", f"{tmp_path}/link", f"{tmp_path}/link/", f"{tmp_path}/link/here/.."):
+        found = watch_config.histories_in(way)
+        assert [lock for lock, _ in found] == [os.path.join(way, "here/x.lock")]
     below = watch_config.histories_in(f"{tmp_path}/other")  # which was named
     assert len(below) == 2
 

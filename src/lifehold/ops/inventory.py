@@ -18,7 +18,7 @@ from ..core.owner import ALIVE, INITIAL_PID_NAMESPACE
 from ..core.value import value
 from ..local import kernel_semaphore, lock_names, record, record_folders
 from ..local.files import HOST, READ_ONLY
-from ..local.ground import mount_points, place_of_path
+from ..local.ground import mounts_below, place_of_path
 from ..local.kernel_holders import WITNESS, KernelWaiter, queue_in
 from ..local.proc_locks import FLOCK, GONE, OFD, POSIX, OpenFile, OpenFileScan, by_file, key_of
 from ..local.soft_readwrite import SUFFIX, is_marker
@@ -240,11 +240,12 @@ class LockTree:
         self.seen = 0
         self._tell = tell
         self._locked = locked_in(folder)
-        self._mounts = frozenset(mount_points())
+        self._mounts: frozenset[str] = frozenset()
 
     def read(self, folder: str, *, deep: bool) -> None:
         """Raises FolderMissing, SystemRefused of the folder itself."""
         try:
+            self._mounts = mounts_below(folder)
             inner = self._look(folder)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FolderMissing(f"'{printable(folder)}' is not a folder") from error
@@ -270,7 +271,7 @@ class LockTree:
                     self._tell(self.seen)
                 path = os.path.join(folder, entry.name)
                 if is_folder(entry):
-                    if os.path.abspath(path) in self._mounts:
+                    if path in self._mounts:
                         continue
                     if kept := is_kept_in(entry):
                         self._kept.add(path)

@@ -19,7 +19,7 @@ from ..core import explain
 from ..core.errors import InvalidArgument, LifeholdError
 from ..core.mask import printable
 from ..core.value import as_dict, value
-from ..local.ground import mount_points
+from ..local.ground import mounts_below
 from ..runtime import clock, eventloop, fork, rights
 from . import clear, history, inventory
 from .answer import FREE, FREED, HELD, NOTHING, REMOVED, STALE, SUSPECT, LockAnswer
@@ -221,10 +221,9 @@ def histories_in(folder: str) -> list[tuple[str, list[history.HistoryEntry]]]:
 
     Other file systems below it are not entered, as `inventory` does.
     """
-    found, mounts = [], frozenset(mount_points())
+    found, mounts = [], mounts_below(folder)
     for place, inner, names in os.walk(folder):
-        within = os.path.abspath(place)
-        inner[:] = [name for name in inner if os.path.join(within, name) not in mounts]
+        inner[:] = [name for name in inner if os.path.join(place, name) not in mounts]
         for name in names:
             if name.startswith(FRONT) and name.endswith(END) and name != f".{history.LOG}{END}":
                 lock = os.path.join(place, name[len(FRONT) : -len(END)])

@@ -125,6 +125,43 @@ def test_a_folder_that_cannot_be_read_is_told_and_ends_nothing(tmp_path):
     assert [each.state for each in told] == [BEGUN, ENDED]
 
 
+@pytest.fixture
+def closed(tmp_path, monkeypatch):
+    """A folder below `tmp_path` that may not be read, also not by root."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    look = os.scandir
+
+    def scandir(folder="."):
+        if folder == str(inner):
+            raise PermissionError(13, "Permission denied", folder)
+        return look(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    return str(inner)
+
+
+@pytest.mark.parametrize("policy", ["ignore", "alert"])
+def test_a_folder_below_that_cannot_be_read_is_told_and_is_no_lock(tmp_path, closed, policy):
+    told = []
+    watch = Watch(Config((str(tmp_path),), suspect=policy), told.append)
+    tally = watch.round()
+    assert (tally.failures, tally.wrong, tally.locks["suspect"]) == (1, {"unread": 1}, 0)
+    assert [(each.what, each.state, each.path) for each in told] == [("unread", BEGUN, closed)]
+    assert told[0].text == f"'{closed}' could not be read"
+    watch.round()
+    assert len(told) == 1
+    os.rmdir(closed)
+    watch.round()
+    assert [each.state for each in told] == [BEGUN, ENDED]
+
+
+def test_a_folder_whose_histories_cannot_be_read_is_told(tmp_path, closed):
+    told = []
+    Watch(Config((str(tmp_path),)), told.append, lambda folder: []).round()
+    assert [(each.what, each.path) for each in told] == [("unread", closed)]
+
+
 def test_no_other_file_system_below_a_folder_is_entered(tmp_path, monkeypatch):
     for each in ("here", "other", "other/below"):
         (tmp_path / each).mkdir()

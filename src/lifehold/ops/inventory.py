@@ -120,6 +120,11 @@ def unread_folder(path: str) -> str:
     return f"'{printable(path)}' could not be read"
 
 
+def is_unread(answer: LockAnswer) -> bool:
+    """Whether it is no lock, but a folder that could not be looked into."""
+    return answer.note == unread_folder(answer.path)
+
+
 def of_paths(paths: dict[str, str], *, every: bool = False) -> list[LockAnswer]:
     """The answer for each path with its name, without those that have vanished.
 
@@ -595,8 +600,11 @@ def _unseen(no_table: bool, nameless: int, unread: list[str]) -> list[str]:
         if not process.sees_all_processes() or os.geteuid() != 0:
             why = "root may see the open files of all processes"
         told.append(f"{locks} no name here: {why}")
-    if unread:
-        named = ", ".join(f"'{printable(each)}'" for each in unread[:NAMED])
-        more = f" and {len(unread) - NAMED} more folders" if len(unread) > NAMED else ""
-        told.append(f"could not be read: {named}{more}")
-    return told
+    return told + unread_folders(unread)
+
+
+def unread_folders(paths: list[str]) -> list[str]:
+    """One text that names some of them and counts the others; none where there are none."""
+    named = ", ".join(f"'{printable(each)}'" for each in paths[:NAMED])
+    more = f" and {len(paths) - NAMED} more folders" if len(paths) > NAMED else ""
+    return [f"could not be read: {named}{more}"] if paths else []

@@ -51,6 +51,21 @@ def test_a_file_that_is_not_read_is_told_and_ends_with_2(run, tmp_path, name):
     assert run("--diff")[0] == 1
 
 
+def test_sarif_is_a_success_only_where_all_was_read(run, tmp_path):
+    def told():
+        (part,) = json.loads(run("--format", "sarif")[1])["runs"]
+        (invoked,) = part["invocations"]
+        levels = [each["level"] for each in invoked["toolExecutionNotifications"]]
+        return invoked["executionSuccessful"], levels
+
+    (tmp_path / "app.py").write_bytes(GOOD.encode() + "# caf\xe9\n".encode("latin-1"))
+    assert told() == (True, ["note"])
+    (tmp_path / "bad.py").write_text(BAD)
+    assert told() == (True, ["note"])
+    (tmp_path / "nul.py").write_text(NULS)
+    assert told() == (False, ["note", "error"])
+
+
 def test_a_file_that_is_read_as_something_else_is_told_and_is_read(run, tmp_path):
     (tmp_path / "app.py").write_bytes(GOOD.encode() + "# caf\xe9\n".encode("latin-1"))
     code, _out, err = run()

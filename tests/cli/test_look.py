@@ -150,6 +150,43 @@ def test_ls_of_ten_thousand_locks_takes_seconds_and_not_minutes(lifehold):
     assert spent < 20, spent  # of processor time; 1.3 s on a quiet machine
 
 
+@pytest.fixture
+def other(lifehold, for_all):
+    """Calls `lifehold` as a user who may not read the folder `inner` of `for_all`."""
+    (for_all / "inner").mkdir(mode=0o700)
+
+    def call(*words):
+        first = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+        command = [*first, sys.executable, "-m", "lifehold", *words]
+        more = {"env": lifehold.environment, "cwd": for_all, "timeout": 90, "text": True}
+        return subprocess.run(command, capture_output=True, check=False, **more)
+
+    return call
+
+
+@needs("root", "command:setpriv", "python of others")
+@pytest.mark.parametrize("only", ["--stale", "--held", "--older=1h", "--names"])
+def test_ls_of_a_tree_names_the_folders_that_it_could_not_read(other, only):
+    done = other("ls", "-R", only, ".")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "lifehold: not seen: could not be read: './inner'\n" in done.stderr
+
+
+@needs("root", "command:setpriv", "python of others")
+def test_ls_of_a_tree_says_in_json_what_it_could_not_read(lifehold, other, for_all):
+    found = answer(other("ls", "-R", "--stale", "--json", "."), WHO)
+    assert (found["locks"], found["unseen"]) == ([], ["could not be read: './inner'"])
+    assert "unseen" not in answer(lifehold("ls", "-R", "--stale", "--json", str(for_all)), WHO)
+
+
+@needs("root", "command:setpriv", "python of others")
+def test_the_watch_tells_of_a_folder_below_that_it_cannot_read(other, for_all):
+    (for_all / "watch.toml").write_text(f"folders = ['{for_all}']\n")
+    done = other("watch", "--once", "watch.toml")
+    told = f"lifehold: unread: {for_all}/inner: '{for_all}/inner' could not be read\n"
+    assert (done.returncode, done.stderr) == (1, f"{told}lifehold: 1 unread\n")
+
+
 # ---- wait
 
 

@@ -19,6 +19,7 @@ from lifehold import Lock, NotAcquired
 from lifehold.cli.main import main
 from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import holder_of
+from lifehold.runtime import process
 
 SOURCE = Path(__file__).parents[2] / "src"
 pytestmark = needs("linux", "proc", "flock")
@@ -102,6 +103,37 @@ def test_a_file_mounted_elsewhere_is_the_same_lock_also_when_its_setter_is_gone(
     assert found["holder"]["pid_here"] is not None
     assert "inherited its open file" in found["holder"]["evidence"]
     assert len(found["waiting"]) == 1
+
+
+@needs("unshare", "root", "tmpfs", "all processes")
+@pytest.mark.parametrize("folder", ["./link", "in/.."])
+def test_a_tree_behind_a_link_ends_where_another_file_system_begins(folder, tmp_path):
+    """Nothing of it is listed, told or cleared."""
+    for each in ("real/m", "real/d"):
+        (tmp_path / each).mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "in").symlink_to("real/d")
+    (tmp_path / "watch.toml").write_text(f"folders = ['{tmp_path}/{folder}']\nstale = 'clear'\n")
+    dead = 4_190_000
+    while process.look(dead).exists:
+        dead -= 1
+    ours = f"{sys.executable} -m lifehold"
+    script = (
+        f"set -e; cd {tmp_path}; mount -t tmpfs none real/m; echo {dead} > real/m/server.pid; "
+        f"{ours} ls -R {folder} >&2; {ours} clear -R {folder}/. >&2; "
+        f"{ours} watch --once watch.toml; cat real/m/server.pid"
+    )
+    environ = os.environ | {"PYTHONPATH": str(SOURCE), "LIFEHOLD_DIR": str(tmp_path / "names")}
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        env=environ,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, f"{dead}\n"), done.stderr
+    assert "server.pid" not in done.stderr
 
 
 def test_holders_that_come_and_go_are_never_misnamed_and_raise_nothing(tmp_path, capfd):

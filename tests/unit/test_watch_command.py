@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import tracemalloc
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -13,6 +14,7 @@ from ground import needs
 from lifehold.core.errors import InvalidArgument, SystemRefused
 from lifehold.core.grant import Holder
 from lifehold.core.owner import Owner
+from lifehold.local import ground
 from lifehold.ops import history
 from lifehold.ops import watch as watch_config
 from lifehold.ops.answer import HELD, KEPT, STALE, SUSPECT, ClearOutcome, LockAnswer
@@ -123,13 +125,52 @@ def test_a_folder_that_cannot_be_read_is_told_and_ends_nothing(tmp_path):
     assert [each.state for each in told] == [BEGUN, ENDED]
 
 
+@pytest.fixture
+def closed(tmp_path, monkeypatch):
+    """A folder below `tmp_path` that may not be read, also not by root."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    look = os.scandir
+
+    def scandir(folder="."):
+        if folder == str(inner):
+            raise PermissionError(13, "Permission denied", folder)
+        return look(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    return str(inner)
+
+
+@pytest.mark.parametrize("policy", ["ignore", "alert"])
+def test_a_folder_below_that_cannot_be_read_is_told_and_is_no_lock(tmp_path, closed, policy):
+    told = []
+    watch = Watch(Config((str(tmp_path),), suspect=policy), told.append)
+    tally = watch.round()
+    assert (tally.failures, tally.wrong, tally.locks["suspect"]) == (1, {"unread": 1}, 0)
+    assert [(each.what, each.state, each.path) for each in told] == [("unread", BEGUN, closed)]
+    assert told[0].text == f"'{closed}' could not be read"
+    watch.round()
+    assert len(told) == 1
+    os.rmdir(closed)
+    watch.round()
+    assert [each.state for each in told] == [BEGUN, ENDED]
+
+
+def test_a_folder_whose_histories_cannot_be_read_is_told(tmp_path, closed):
+    told = []
+    Watch(Config((str(tmp_path),)), told.append, lambda folder: []).round()
+    assert [(each.what, each.path) for each in told] == [("unread", closed)]
+
+
 def test_no_other_file_system_below_a_folder_is_entered(tmp_path, monkeypatch):
     for each in ("here", "other", "other/below"):
         (tmp_path / each).mkdir()
         assert history.append(f"{tmp_path}/{each}/x.lock", runs("hold", end=1000.0)[0])
-    monkeypatch.setattr(watch_config, "mount_points", lambda: ["/", f"{tmp_path}/other"])
-    found = watch_config.histories_in(str(tmp_path))
-    assert [lock for lock, _ in found] == [f"{tmp_path}/here/x.lock"]
+    monkeypatch.setattr(ground, "mount_points", lambda: ["/", f"{tmp_path}/other"])
+    (tmp_path / "link").symlink_to(tmp_path)
+    for way in (f"{tmp_path}", f"{tmp_path}/link", f"{tmp_path}/link/", f"{tmp_path}/link/here/.."):
+        found = watch_config.histories_in(way)
+        assert [lock for lock, _ in found] == [os.path.join(way, "here/x.lock")]
     below = watch_config.histories_in(f"{tmp_path}/other")  # which was named
     assert len(below) == 2
 

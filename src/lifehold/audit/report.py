@@ -247,10 +247,10 @@ def sarif(report: AuditReport, version: str) -> str:
         "originalUriBaseIds": {"SRCROOT": {"description": {"text": "where the audit was run"}}},
         "invocations": [
             {
-                "executionSuccessful": True,
+                "executionSuccessful": not report.unread,
                 "toolExecutionNotifications": [
                     {
-                        "level": "note",
+                        "level": "error" if n.means_unread else "note",
                         "message": {"text": n.text},
                         "locations": [{"physicalLocation": {"artifactLocation": _uri(n.path)}}],
                     }

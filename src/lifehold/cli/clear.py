@@ -119,7 +119,7 @@ def _of_folder(path: str, given: dict[str, Any], how: dict[str, Any]) -> list[Cl
     for answer in asked:
         if files is None or clock.now() > until:
             files, until = ForeignFiles(each.path for each in asked), clock.now() + SHARED
-        if answer.note == inventory.unread_folder(answer.path):
+        if inventory.is_unread(answer):
             told.append(ClearOutcome(answer.path, KEPT, UNREAD, answer))
             continue
         try:

@@ -50,7 +50,7 @@ def ls(words: list[str]) -> int:
     for text in found.missing:
         say(text)
     if given["json"]:
-        unseen = found.unseen if given["host"] else None
+        unseen = found.unseen if given["host"] or found.unseen else None
         put(render.as_json(LS_SCHEMA, found.answers, clock.utc_now(), unseen))
     elif given["names"]:
         _put_lines([answer.name for answer in found.answers])
@@ -100,7 +100,11 @@ class LookedAt:
 def look(
     given: dict[str, Any], folders: list[str], tell: Callable[[int], None] | None = None
 ) -> LookedAt:
-    """What was asked for, in order. An error of one folder does not hide the others."""
+    """What was asked for, in order. An error of one folder does not hide the others.
+
+    A folder below that could not be read may be any lock: it is one of the list, but where only
+    some are asked for, it is named as not seen.
+    """
     found = LookedAt()
     if given["host"]:
         view = inventory.of_host(tell)
@@ -113,6 +117,10 @@ def look(
         except LifeholdError as error:
             found.missing.append(error.text)
             found.code = max(found.code, exits.code_of(error))
+    if given["held"] or given["stale"] or given["names"] or given["older"] is not None:
+        unread = [answer.path for answer in found.answers if inventory.is_unread(answer)]
+        found.unseen = found.unseen + inventory.unread_folders(unread)
+        found.answers = [each for each in found.answers if not inventory.is_unread(each)]
     found.answers = _chosen(found.answers, given)
     found.answers.sort(key=lambda answer: (inventory.ORDER[answer.state], answer.name))
     return found

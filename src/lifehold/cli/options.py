@@ -100,7 +100,7 @@ Of a DIR it shows the files with a record of lifehold, those of any other tool
 on which the kernel shows a lock, and the lock files, links and folders that
 `lifehold who` knows. Stale ones come first. Without -R folders in it are not
 entered; links and other file systems never are. What --host could not see, it
-says.
+says; so do --stale, --held, --older and --names of folders not read.
 
 Exit codes: 0, also when there is none; 64 usage, 66 no such folder, 71 the
 system refused.""",

@@ -189,6 +189,17 @@ def mount_points() -> list[str]:
         return []
 
 
+def mounts_below(folder: str) -> frozenset[str]:
+    """Where file systems are mounted below a folder, by paths that begin as `folder` does.
+
+    The kernel names them without links, so of the folder alone links are followed: no mount is
+    asked. Raises OSError for a relative path where the working folder was removed.
+    """
+    within = os.path.join(os.path.realpath(folder), "")
+    points = [point for point in mount_points() if point.startswith(within) and point != within]
+    return frozenset(os.path.join(folder, point[len(within) :]) for point in points)
+
+
 def ground_of(path: str) -> MountInfo:
     """The file system that a lock at `path` lies on, through symbolic links.
 

@@ -18,7 +18,7 @@ from ..core.owner import ALIVE, INITIAL_PID_NAMESPACE
 from ..core.value import value
 from ..local import kernel_semaphore, lock_names, record, record_folders
 from ..local.files import HOST, READ_ONLY
-from ..local.ground import mount_points, place_of_path
+from ..local.ground import mounts_below, place_of_path
 from ..local.kernel_holders import WITNESS, KernelWaiter, queue_in
 from ..local.proc_locks import FLOCK, GONE, OFD, POSIX, OpenFile, OpenFileScan, by_file, key_of
 from ..local.soft_readwrite import SUFFIX, is_marker
@@ -118,6 +118,11 @@ def of_folder(
 def unread_folder(path: str) -> str:
     """What the answer for a folder says that could not be looked into."""
     return f"'{printable(path)}' could not be read"
+
+
+def is_unread(answer: LockAnswer) -> bool:
+    """Whether it is no lock, but a folder that could not be looked into."""
+    return answer.note == unread_folder(answer.path)
 
 
 def of_paths(paths: dict[str, str], *, every: bool = False) -> list[LockAnswer]:
@@ -240,11 +245,12 @@ class LockTree:
         self.seen = 0
         self._tell = tell
         self._locked = locked_in(folder)
-        self._mounts = frozenset(mount_points())
+        self._mounts: frozenset[str] = frozenset()
 
     def read(self, folder: str, *, deep: bool) -> None:
         """Raises FolderMissing, SystemRefused of the folder itself."""
         try:
+            self._mounts = mounts_below(folder)
             inner = self._look(folder)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FolderMissing(f"'{printable(folder)}' is not a folder") from error
@@ -270,7 +276,7 @@ class LockTree:
                     self._tell(self.seen)
                 path = os.path.join(folder, entry.name)
                 if is_folder(entry):
-                    if os.path.abspath(path) in self._mounts:
+                    if path in self._mounts:
                         continue
                     if kept := is_kept_in(entry):
                         self._kept.add(path)
@@ -594,8 +600,11 @@ def _unseen(no_table: bool, nameless: int, unread: list[str]) -> list[str]:
         if not process.sees_all_processes() or os.geteuid() != 0:
             why = "root may see the open files of all processes"
         told.append(f"{locks} no name here: {why}")
-    if unread:
-        named = ", ".join(f"'{printable(each)}'" for each in unread[:NAMED])
-        more = f" and {len(unread) - NAMED} more folders" if len(unread) > NAMED else ""
-        told.append(f"could not be read: {named}{more}")
-    return told
+    return told + unread_folders(unread)
+
+
+def unread_folders(paths: list[str]) -> list[str]:
+    """One text that names some of them and counts the others; none where there are none."""
+    named = ", ".join(f"'{printable(each)}'" for each in paths[:NAMED])
+    more = f" and {len(paths) - NAMED} more folders" if len(paths) > NAMED else ""
+    return [f"could not be read: {named}{more}"] if paths else []

@@ -19,7 +19,7 @@ from ..core import explain
 from ..core.errors import InvalidArgument, LifeholdError
 from ..core.mask import printable
 from ..core.value import as_dict, value
-from ..local.ground import mount_points
+from ..local.ground import mounts_below
 from ..runtime import clock, eventloop, fork, rights
 from . import clear, history, inventory
 from .answer import FREE, FREED, HELD, NOTHING, REMOVED, STALE, SUSPECT, LockAnswer
@@ -107,6 +107,10 @@ class Watch:
             with self._costs_itself(folder, found):
                 runs = self._histories(folder)
             for answer in answers:
+                if inventory.is_unread(answer):
+                    self.failures += 1
+                    found[UNREAD, answer.path] = answer.note
+                    continue
                 locks[answer.state] += 1
                 with self._costs_itself(answer.path, found):
                     oldest = max(oldest, _age(answer, at))
@@ -173,7 +177,8 @@ class Watch:
         """By what the history of a lock tells of its runs."""
         for each in entries:
             if each.event == UNREAD:
-                found[UNREAD, path] = f"its history cannot be read: {each.reason}"
+                why = f"its history cannot be read: {each.reason}"
+                found.setdefault((UNREAD, path), why)  # of a folder it was told already
         runs = [each for each in entries if each.event in (history.HOLD, *MISSED)]
         missed = 0
         for each in reversed(runs):
@@ -219,21 +224,30 @@ def _age(answer: LockAnswer, at: float) -> float:
 def histories_in(folder: str) -> list[tuple[str, list[history.HistoryEntry]]]:
     """The histories in a folder and below it, each by the path of its lock.
 
-    Other file systems below it are not entered, as `inventory` does.
+    Other file systems below it are not entered, as `inventory` does. A folder that cannot be read
+    stands there as a history that cannot.
     """
-    found, mounts = [], frozenset(mount_points())
-    for place, inner, names in os.walk(folder):
-        within = os.path.abspath(place)
-        inner[:] = [name for name in inner if os.path.join(within, name) not in mounts]
+    mounts = mounts_below(folder)
+    found: list[tuple[str, list[history.HistoryEntry]]] = []
+
+    def unread(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # it went while we looked
+            found.append((error.filename, _unread(error.filename, error)))
+
+    for place, inner, names in os.walk(folder, onerror=unread):
+        inner[:] = [name for name in inner if os.path.join(place, name) not in mounts]
         for name in names:
             if name.startswith(FRONT) and name.endswith(END) and name != f".{history.LOG}{END}":
                 lock = os.path.join(place, name[len(FRONT) : -len(END)])
                 try:
                     found.append((lock, history.read(lock)))
                 except OSError as error:
-                    entry = history.HistoryEntry(UNREAD, lock, 0.0, reason=str(error))
-                    found.append((lock, [entry]))
+                    found.append((lock, _unread(lock, error)))
     return found
+
+
+def _unread(path: str, error: OSError) -> list[history.HistoryEntry]:
+    return [history.HistoryEntry(UNREAD, path, 0.0, reason=str(error))]
 
 
 # ------------------------------------------------------------------------------------------------

@@ -277,6 +277,18 @@ def test_who_does_not_want_to_wait_gets_75_or_the_status_of_their_choice(lifehol
         assert lifehold("once", "-w", "0.01", "-E", "9", "job", "--", "true").returncode == 9
 
 
+@pytest.mark.parametrize("options", [(), ("--keep", "0"), ("--forget",)])
+def test_a_link_in_place_of_the_results_is_not_followed(lifehold, tmp_path, options):
+    assert lifehold("once", "./other", "--", "echo", "secret").returncode == 0
+    (tmp_path / "job.once").symlink_to(tmp_path / "other.once")
+    words = () if "--forget" in options else ("--", "touch", "ran")
+    refused = lifehold("once", *options, "./job", *words)
+    assert (refused.stdout, refused.returncode) == ("", 64)
+    assert "is no folder of results" in refused.stderr
+    assert not (tmp_path / "ran").exists()
+    assert lifehold("once", "./other", "--", "false").stdout == "secret\n"
+
+
 def test_a_name_of_a_python_function_is_not_that_of_a_command(lifehold, tmp_path, monkeypatch):
     monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path))
     once("job", lambda: 1)

@@ -376,8 +376,9 @@ class ResultFolder:
         return f"{self.path}/{number:0{DIGITS}d}{what}"
 
     def listing(self) -> Listing:
-        """What is there now. One look."""
+        """What is there now. One look. Raises InvalidArgument for what is no folder."""
         try:
+            self._refuse_link(self.files.lstat(self.path))
             names = self.files.listdir(self.path)
         except FileNotFoundError:
             return Listing()
@@ -432,17 +433,21 @@ class ResultFolder:
                 name=path,
             )
 
-    def check_folder(self) -> None:
-        """L7  Results are not put where somebody's link leads."""
-        try:
-            found = self.files.lstat(self.path)
-        except FileNotFoundError:
-            return
+    def _refuse_link(self, found: Any) -> None:
+        """L7  Results are not looked for, put nor removed where somebody's link leads."""
         if not stat.S_ISDIR(found.st_mode):
             raise InvalidArgument(
                 f"{self.path!r} is no folder of results: move it away, or choose another name",
                 name=self.path,
             )
+
+    def check_folder(self) -> None:
+        """Results are put into no folder of another user."""
+        try:
+            found = self.files.lstat(self.path)
+        except FileNotFoundError:
+            return
+        self._refuse_link(found)
         self._refuse_strangers(self.path, found)
 
     def make(self, path: str) -> int:

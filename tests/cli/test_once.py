@@ -132,6 +132,13 @@ def test_a_check_that_succeeds_makes_cmd_unneeded(lifehold, tmp_path):
     assert lifehold(*words, "echo", "anew").stdout == "anew\n"
 
 
+def test_a_check_leaves_stdin_to_cmd(lifehold):
+    """As ssh and psql do, this CHECK reads all that it finds."""
+    words = ("once", "--unless", "cat; false", "job", "--", "cat")
+    called = lifehold.start(*words, stdin=subprocess.PIPE)
+    assert called.communicate("rows\n", timeout=90)[0] == "rows\n"
+
+
 def test_output_comes_while_cmd_runs(job):
     first = job.lifehold.start("once", "job", "--", "sh", "-c", f"echo early; {DOOR} echo late")
     assert first.stdout.readline() == "early\n"

@@ -184,13 +184,13 @@ class Once:
         if check is None:
             return False
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap CHECK for us
-        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
             pid = os.posix_spawn(
                 "/bin/sh",
                 ["sh", "-c", check],
                 os.environ,
-                file_actions=[(os.POSIX_SPAWN_DUP2, null, 1)],
+                file_actions=[(os.POSIX_SPAWN_DUP2, null, stream) for stream in (0, 1)],
                 setsigdef=RESTORED,
             )
         finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from lifehold import InvalidArgument, Lock, once
+from lifehold import InvalidArgument, Lock, connect, once
 from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import waiters_of
 
@@ -121,6 +121,48 @@ def test_a_check_has_the_signals_that_a_command_has(lifehold, tmp_path):
     ignored = int((tmp_path / "ignored").read_text().split()[1], 16)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         assert not ignored & 1 << number - 1
+
+
+# Of a CHECK: it fails at once when it is asked first, and hangs when it is asked under the lock.
+HANGS = "test -e asked && { echo $$ > pid; exec sleep 600; }; touch asked; false"
+# So that it is not the signal that ends it.
+ANSWERS = "trap 'exit 3' TERM; " + HANGS.replace("exec sleep 600", "sleep 600 & wait")
+
+
+@pytest.mark.parametrize(
+    ("number", "check"),
+    [(signal.SIGTERM, HANGS), (signal.SIGINT, HANGS), (signal.SIGTERM, ANSWERS)],
+)
+def test_a_signal_ends_a_check_under_the_lock_which_is_let_go(
+    lifehold, alive, tmp_path, number, check
+):
+    url = f"sqlite:///{tmp_path}/locks.db"
+    words = ("once", "--json", "--store", url, "--unless", check, "job", "--", "touch", "ran")
+    first = lifehold.start(*words)
+    running = pid_of(tmp_path / "pid")
+    first.send_signal(number)
+    assert first.wait(90) in (128 + number, -number)
+    assert not alive(running)
+    assert connect(url).inspect("job") is None
+    told = json.loads(first.communicate()[1].splitlines()[-1])
+    assert (told["outcome"], told["code"]) == ("ended", 128 + number)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_max_hold_stops_a_check_that_hangs(lifehold, alive, tmp_path):
+    words = ("once", "--json", "--max-hold", "0.3", "--unless", HANGS, "job")
+    stopped = lifehold(*words, "--", "touch", "ran")
+    told = json.loads(stopped.stderr.splitlines()[-1])
+    assert (told["outcome"], told["code"], stopped.returncode) == ("lost", 74, 74)
+    assert "--max-hold" in told["text"]
+    assert not alive(pid_of(tmp_path / "pid"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_cmd_behind_a_check_finds_its_signals_and_streams(lifehold):
+    words = ("once", "--unless", "false", "job", "--", "sh", "-c")
+    called = lifehold.start(*words, "cat; grep SigBlk /proc/self/status", stdin=subprocess.PIPE)
+    assert called.communicate("in\n", timeout=90)[0].split() == ["in", "SigBlk:", "0" * 16]
 
 
 def test_a_check_that_succeeds_makes_cmd_unneeded(lifehold, tmp_path):

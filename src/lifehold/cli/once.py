@@ -32,7 +32,6 @@ from .options_run import RUN
 from .render import forget_stdout, say
 from .run import LOST, NOT_STARTED, RAN, LockedCommand, RunReport
 from .signals import RESTORED
-from .terminal import Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,20 +127,28 @@ class Once:
 
     def _let_in(self, lease: Lease, seen: int, account: Any) -> int:
         """With the lock in hand, which is let go of before any output."""
-        ready = None
+        ready = check = None
         try:
             ready = self._came(seen)
-            if ready is None and not self._needless():
+            if ready is None and self.given["unless"] is not None:
+                check = LockedCheck(lease, self.given, account)
+                check.ask()
+                if check.why:
+                    return self._stopped(check)
+            needless = self._needless() if check is None else check.code == 0
+            if ready is None and not needless:
                 run = self.rules.begin(lease)
                 if run.latest > seen and (ready := self._came(seen)) is not None:
                     run.withdraw()
                 else:
-                    return self._run(lease, run, account)
+                    return self._run(lease, run, account, check)
         finally:
             try:
                 lease.release()
             except LifeholdError:
                 pass  # done by then, or told already
+            if check is not None:
+                check.hear_signals()
         return self._unneeded() if ready is None else self._replay(*ready)
 
     def _came(self, seen: int) -> tuple[OnceResult, int] | None:
@@ -151,10 +158,16 @@ class Once:
         except FileNotFoundError:
             return None  # by somebody's hand
 
-    def _run(self, lease: Lease, run: Any, account: object) -> int:
+    def _stopped(self, check: LockedCheck) -> int:
+        """CHECK gave no answer, so nothing is run."""
+        code = check.let_go()
+        self.report.end(check.outcome, code, text=check.why)
+        check.as_typed(code)
+        return code
 
+    def _run(self, lease: Lease, run: Any, account: object, check: LockedCheck | None) -> int:
         if self.build is None:
-            return self._runs(lease, run, account, OnceHold)
+            return self._runs(lease, run, account, partial(OnceHold, check=check))
         with self.build.begun(run) as hold:
             return self._runs(lease, run, account, hold)
 
@@ -233,10 +246,12 @@ class Once:
 
 
 # ------------------------------------------------------------------------------------------------
-# CMD of a `lifehold once`, from its start until its result is published.
+# CHECK and CMD of a `lifehold once` under the lock: CMD from its start until its result is
+# published.
 #
 # Promise: a result is published when CMD ended by itself, and never after it was ended from outside
-# or the lock was lost. The lock is let go of before the rest of the output is passed on.
+# or the lock was lost. The lock is let go of before the rest of the output is passed on. CHECK is
+# gone before the lock is free, and what ends it from outside is no answer of it.
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -244,7 +259,89 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FROM_OUTSIDE = frozenset(exits.SIGNAL + int(number) for number in (*ENDING, signal.SIGKILL))
 
 
-class OnceHold(LockedCommand):
+class NotedCommand(LockedCommand):
+    """`asked_to_end`: the last signal by which we were asked to end, 0 before."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        command: list[str],
+        given: dict[str, Any],
+        report: RunReport,
+        before: LockedCommand | None = None,
+    ) -> None:
+        super().__init__([lease], command, given, report, before)
+        self.asked_to_end = 0
+        self.lent = False
+        self.unstarted = ""  # why
+        self.terminal.decide()
+        self._note_signals()
+
+    def _note_signals(self) -> None:
+        plain = self.inbox.next
+
+        def noted(seconds: float) -> int | None:
+            found = plain(seconds)
+            if found in ENDING:
+                self.asked_to_end = found
+            return found
+
+        self.inbox.next = noted  # type: ignore[method-assign]
+
+    def hear_signals(self) -> None:
+        """As before: what came meanwhile ends us now."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.inbox.mask)
+
+    def as_typed(self, code: int) -> None:
+        """Raises KeyboardInterrupt when Ctrl-C was what ended it."""
+        self._as_typed(code, self.lent)
+
+
+class LockedCheck(NotedCommand):
+    """CHECK of --unless. `code`: its exit code, which is an answer unless there is a `why`."""
+
+    def __init__(self, lease: Lease, given: dict[str, Any], report: RunReport) -> None:
+        super().__init__(lease, ["/bin/sh", "-c", given["unless"]], given, report)
+        self.care.what = "the CHECK of --unless"
+        self.code, self.why, self.outcome = 0, "", ENDED
+
+    def ask(self) -> None:
+        """Run it to its end, with nothing to read and nobody to read it."""
+        self.lent = self.terminal.to_be_lent()
+        kept = [(number, os.dup(number), os.get_inheritable(number)) for number in (0, 1)]
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            for number, *_ in kept:
+                os.dup2(null, number)
+            self.code = self._run(lend=self.lent)
+        except CannotStart as refused:
+            self.code, self.unstarted = refused.code, str(refused)
+            say(self.unstarted)
+        finally:
+            for number, own, inherited in kept:
+                os.dup2(own, number, inherited)
+                os.close(own)
+            os.close(null)
+        self._judge()
+
+    def _judge(self) -> None:
+        by_signal = self.care.by_signal and self.code in FROM_OUTSIDE
+        if self.lost or self.care.overdue:
+            self.why, self.outcome = self.lost or "its lock was lost", ONCE_LOST
+        elif self.unstarted:
+            self.why, self.outcome = self.unstarted, ERROR
+        elif by_signal or (self.asked_to_end and self.code):
+            if self.asked_to_end:
+                self.code = exits.SIGNAL + self.asked_to_end
+            self.why = f"{self.care.what} was ended from outside ({self.code})"
+            say(f"'{printable(self.leases[0].name)}': {self.why}: nothing is run")
+
+    def let_go(self) -> int:
+        """The exit code, with the lock let go of."""
+        return self._let_go(self.code)
+
+
+class OnceHold(NotedCommand):
     """One run. `spool`: the open file that is CMD's stdout; `put`: brings its work to its place."""
 
     def __init__(
@@ -256,28 +353,14 @@ class OnceHold(LockedCommand):
         run: OnceRun,
         spool: int,
         put: Callable[[int, str], int] | None = None,
+        check: LockedCheck | None = None,
     ) -> None:
-        super().__init__([lease], command, given, report)
+        super().__init__(lease, command, given, report, check)
         self.once, self.spool, self._put = run, spool, put
         self.until = self.care.until
-        self.asked_to_end = self.lent = False
-        self.unstarted = ""  # why
         self.facts: dict[str, object] = {}
-        self.terminal = self.care.terminal = Terminal()
-        self.terminal.decide()
         self.stdout = os.dup(1)
         self.follower = Follower(spool, self.stdout)
-        self._note_signals()
-
-    def _note_signals(self) -> None:
-        plain = self.inbox.next
-
-        def noted(seconds: float) -> int | None:
-            found = plain(seconds)
-            self.asked_to_end |= found in ENDING
-            return found
-
-        self.inbox.next = noted  # type: ignore[method-assign]
 
     def to_the_end(self) -> int:
         """The exit code."""
@@ -304,17 +387,13 @@ class OnceHold(LockedCommand):
 
     def pass_on(self, code: int) -> int:
         """The rest of the output, with the lock let go of and signals as they were; the code."""
-        signal.pthread_sigmask(signal.SIG_SETMASK, self.inbox.mask)
+        self.hear_signals()
         self.follower.rest()
         error = self.follower.error
         if error is None or isinstance(error, BrokenPipeError):
             return code
         say(f"the output of {self.care.what} cannot be written to stdout: {error.strerror}")
         return code or exits.REFUSED
-
-    def as_typed(self, code: int) -> None:
-        """Raises KeyboardInterrupt when Ctrl-C was what ended CMD."""
-        self._as_typed(code, self.lent)
 
     @property
     def why(self) -> str:

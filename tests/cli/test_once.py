@@ -252,9 +252,13 @@ def test_kill_of_cmd_is_no_result_and_exactly_one_other_takes_over(job):
     assert job.runs() == [first, second]
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def test_kill_of_the_supervisor_stops_cmd_too(job, eventually, alive):
     first = job.begin("echo done", 1)
-    supervisor = int(Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[1])
+    supervisor = parent_of(first)
     os.kill(supervisor, signal.SIGKILL)
     job.next_one(1)
     assert not alive(first)
@@ -302,6 +306,29 @@ def test_a_lock_that_is_lost_while_cmd_runs_leaves_no_result(job, lifehold):
     assert (out, job.called[0].returncode) == (b"", 74)
     assert b"is lost" in said
     assert lifehold("once", "job", "--", "echo", "later").stdout == "later\n"
+
+
+@pytest.mark.parametrize(("code", "wanted"), [(0, 74), (3, 3)])
+def test_a_loss_noticed_when_cmd_has_ended_keeps_the_status_of_its_failure(
+    job, alive, eventually, code, wanted
+):
+    """As `run` does. Who is stopped meanwhile cannot notice it sooner."""
+    supervisor = parent_of(job.begin(f"rm job.lock; exit {code}", 0, "--json"))
+    (wrapper,) = job.called
+    wrapper.send_signal(signal.SIGSTOP)
+    job.open()
+    eventually(lambda: not alive(supervisor), "CMD has ended, with its supervisor")
+    wrapper.send_signal(signal.SIGCONT)
+    told = json.loads(wrapper.communicate(timeout=90)[1].splitlines()[-1])
+    assert (told["outcome"], told["code"], wrapper.returncode) == ("lost", wanted, wanted)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_results_that_were_removed_meanwhile_change_no_status(lifehold, code):
+    ended = lifehold("once", "--json", "job", "--", "sh", "-c", f"rm -r *.once; exit {code}")
+    told = json.loads(ended.stderr.splitlines()[-1])
+    assert (told["outcome"], told["code"], ended.returncode) == ("ended", code, code)
+    assert "somebody removed it" in ended.stderr
 
 
 def test_max_hold_stops_a_cmd_that_hangs_and_leaves_no_result(lifehold):

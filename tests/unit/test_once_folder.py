@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from lifehold import InvalidArgument, once
+from lifehold import InvalidArgument, LeaseLost, SystemRefused, once
 from lifehold.recipes.once import forget
 
 
@@ -30,3 +31,35 @@ def test_results_are_not_looked_for_nor_removed_where_a_link_leads(name, tmp_pat
     with pytest.raises(InvalidArgument, match="no folder of results"):
         forget(name)
     assert once(other, never) == "secret"
+
+
+@pytest.mark.parametrize("what", ["folder", "run"])
+def test_results_that_somebody_removed_during_a_run_are_no_lost_lock(name, what):
+    def job():
+        folder = Path(name + ".once")
+        shutil.rmtree(folder)
+        if what == "run":
+            folder.mkdir()
+        return "made"
+
+    with pytest.raises(SystemRefused, match="removed") as caught:
+        once(name, job)
+    assert caught.value.value == "made"
+    assert once(name, lambda: "anew") == "anew"
+
+
+def test_a_later_run_that_left_nothing_is_told_as_a_lost_lock(name, monkeypatch):
+    """The last look at the lock came before it; the rename, after its results were removed."""
+
+    def job():
+        os.unlink(name)
+        once(name, lambda: "later")
+        shutil.rmtree(name + ".once")
+        monkeypatch.setattr("lifehold.lease.Holding.check", first_look)
+        return "late"
+
+    def first_look(lease):
+        monkeypatch.undo()
+
+    with pytest.raises(LeaseLost):
+        once(name, job)

@@ -358,6 +358,7 @@ class OnceHold(NotedCommand):
         super().__init__(lease, command, given, report, check)
         self.once, self.spool, self._put = run, spool, put
         self.until = self.care.until
+        self.late = False  # whether a loss was noticed only when CMD had ended
         self.facts: dict[str, object] = {}
         self.stdout = os.dup(1)
         self.follower = Follower(spool, self.stdout)
@@ -381,7 +382,8 @@ class OnceHold(NotedCommand):
                 code = self._publish(code)
         finally:
             self.once.withdraw()  # unless it was published
-        code = self._let_go(code)
+        released = self._let_go(code)
+        code = code or exits.LOST if self.late else released
         self.report.ended(code, child, self.lost, LOST if self.lost else outcome)
         return code
 
@@ -444,7 +446,7 @@ class OnceHold(NotedCommand):
             if cut:
                 say(f"{name}: {cut_text(self.facts)}")
         except LeaseLost as error:
-            self.lost = error.text
+            self.lost, self.late = error.text, True
             say(f"{error.text}; {self.care.what} had ended with {code}")
         except (LifeholdError, OSError) as error:
             say(

@@ -435,6 +435,25 @@ def test_json_tells_each_outcome_in_one_line(lifehold, tmp_path):
     assert last(f"{tmp_path}/file", "--", "true")["outcome"] == "error"
 
 
+def test_json_tells_what_the_system_refused(lifehold, tmp_path):
+    """Of a replay: stdout is full, or nobody reads it; and of results that are no folder."""
+    words = ("once", "--json", "job", "--", "echo", "out")
+    assert lifehold(*words).returncode == 0
+    unread, end = os.pipe()
+    os.close(unread)
+    with open("/dev/full", "wb") as full:
+        ends = [lifehold(*words, stdout=full), lifehold(*words, stdout=end)]
+    os.close(end)
+    (tmp_path / "no.lock.once").write_text("")
+    ends.append(lifehold("once", "--json", "--forget", "no"))
+    told = [json.loads(ended.stderr.splitlines()[-1]) for ended in ends]
+    for line in told:
+        jsonschema.validate(line, SCHEMA)
+        assert line["outcome"] == "error"
+    assert [line["code"] for line in told] == [ended.returncode for ended in ends] == [71, 141, 64]
+    assert told[0]["text"] == "the system refused: No space left on device"
+
+
 def test_the_history_has_a_line_for_each_run_alone(lifehold):
     for _ in range(2):
         lifehold("once", "job", "--", "echo", "x")

@@ -84,15 +84,16 @@ class Once:
 
     def to_the_end(self) -> int:
         """The exit code."""
-        if self.given["forget"]:
-            self.rules.results.forget()
-            return self.report.end(FORGOTTEN, exits.DONE)
         try:
+            if self.given["forget"]:
+                self.rules.results.forget()
+                return self.report.end(FORGOTTEN, exits.DONE)
             return self._asked()
-        except LifeholdError as error:
+        except (LifeholdError, OSError) as error:
             if not self.given["json"] or isinstance(error, NotAcquired):
                 raise
-            return self.report.end(ERROR, exits.code_of(error), text=error.text)
+            text = error.text if isinstance(error, LifeholdError) else exits.text_of(error)
+            return self.report.end(ERROR, exits.code_of(error), text=text)
 
     def _asked(self) -> int:
         address = lock_names.address(self.name)

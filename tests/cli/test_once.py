@@ -188,6 +188,28 @@ def test_output_comes_while_cmd_runs(job):
     assert first.communicate(timeout=90)[0] == "late\n"
 
 
+def test_output_that_cmd_writes_over_is_no_result_once_it_was_passed_on(job):
+    """Of an open that cuts the file: who ran CMD and who waited would get different bytes."""
+    script = f"echo first; {DOOR} echo the second > /dev/stdout; echo third"
+    words = ("once", "--json", "job", "--", "sh", "-c", script)
+    first = job.lifehold.start(*words)
+    assert first.stdout.readline() == "first\n"
+    job.open()
+    told = json.loads(first.communicate(timeout=90)[1].splitlines()[-1])
+    assert (told["outcome"], told["code"], first.returncode) == ("ended", 71, 71)
+    assert ">> /dev/stdout" in told["text"]
+    assert job.lifehold("once", "job", "--", "echo", "anew").stdout == "anew\n"
+
+
+def test_output_that_cmd_appends_by_a_name_of_stdout_is_whole(job):
+    script = f"echo first; {DOOR} echo second >> /dev/stdout; echo third"
+    first = job.lifehold.start("once", "job", "--", "sh", "-c", script)
+    assert first.stdout.readline() == "first\n"
+    job.open()
+    assert first.communicate(timeout=90)[0] == "second\nthird\n"
+    assert job.lifehold("once", "job", "--", "false").stdout == "first\nsecond\nthird\n"
+
+
 def test_a_reader_that_goes_away_does_not_end_the_run(job, lifehold):
     first = lifehold.start("once", "job", "--", "sh", "-c", f"echo early; {DOOR} seq 100000")
     assert first.stdout.readline() == "early\n"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import select
+from binascii import crc32
 from contextlib import contextmanager
 from functools import partial
 
@@ -32,6 +33,7 @@ from .options_run import RUN
 from .render import forget_stdout, say
 from .run import LOST, NOT_STARTED, RAN, LockedCommand, RunReport
 from .signals import RESTORED
+from .terminal import Terminal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -258,6 +260,10 @@ class Once:
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # CMD's status after a signal from outside; a crash of its own (SEGV, ABRT ...) is a failure.
 FROM_OUTSIDE = frozenset(exits.SIGNAL + int(number) for number in (*ENDING, signal.SIGKILL))
+CUT = (
+    "has opened its stdout anew, which is a file, and written over what had been passed on: there "
+    "is no result. Write >> /dev/stdout or >&1 there, not > /dev/stdout"
+)
 
 
 class NotedCommand(LockedCommand):
@@ -275,6 +281,7 @@ class NotedCommand(LockedCommand):
         self.asked_to_end = 0
         self.lent = False
         self.unstarted = ""  # why
+        self.terminal = self.care.terminal = Terminal()
         self.terminal.decide()
         self._note_signals()
 
@@ -360,6 +367,7 @@ class OnceHold(NotedCommand):
         self.once, self.spool, self._put = run, spool, put
         self.until = self.care.until
         self.late = False  # whether a loss was noticed only when CMD had ended
+        self.cut = ""  # why its output is none for the others
         self.facts: dict[str, object] = {}
         self.stdout = os.dup(1)
         self.follower = Follower(spool, self.stdout)
@@ -401,7 +409,7 @@ class OnceHold(NotedCommand):
     @property
     def why(self) -> str:
         """There is no result, in words."""
-        return self.lost or self.unstarted
+        return self.lost or self.unstarted or self.cut
 
     @property
     def outcome(self) -> str:
@@ -434,6 +442,10 @@ class OnceHold(NotedCommand):
             return code
         try:
             lease.check()
+            if not self.follower.is_whole():
+                self.cut = f"{self.care.what} ended with {code}, and {CUT}"
+                say(f"{name}: {self.cut}")
+                return code or exits.REFUSED
             if self._put is not None:
                 code = self._put(code, self.care.what)
             os.fsync(self.spool)
@@ -620,7 +632,7 @@ class Follower:
     """Copies a growing file to a descriptor, as far as nobody has to wait."""
 
     def __init__(self, source: int, sink: int) -> None:
-        self.source, self.sink, self.at = source, sink, 0
+        self.source, self.sink, self.at, self.sum = source, sink, 0, 0
         self.pause = SOON
         self.error: OSError | None = None  # why nothing can be passed on any more
         self._poll = select.poll()
@@ -641,12 +653,20 @@ class Follower:
         while self.error is None and (piece := os.pread(self.source, PIECE, self.at)):
             self._put(piece)
 
+    def is_whole(self) -> bool:
+        """Whether the file still begins with what has been passed on."""
+        at = found = 0
+        while at < self.at and (piece := os.pread(self.source, min(PIECE, self.at - at), at)):
+            at, found = at + len(piece), crc32(piece, found)
+        return (at, found) == (self.at, self.sum)
+
     def _ready(self) -> bool:
         return bool(self._poll.poll(0))
 
     def _put(self, piece: bytes) -> None:
         try:
-            self.at += os.write(self.sink, piece)
+            put = os.write(self.sink, piece)
+            self.at, self.sum = self.at + put, crc32(piece[:put], self.sum)
         except BlockingIOError:  # somebody made it non-blocking
             self._poll.poll()
         except OSError as error:

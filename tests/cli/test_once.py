@@ -13,7 +13,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from lifehold import InvalidArgument, Lock, once
+from lifehold import InvalidArgument, Lock, connect, once
 from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import waiters_of
 
@@ -123,6 +123,48 @@ def test_a_check_has_the_signals_that_a_command_has(lifehold, tmp_path):
         assert not ignored & 1 << number - 1
 
 
+# Of a CHECK: it fails at once when it is asked first, and hangs when it is asked under the lock.
+HANGS = "test -e asked && { echo $$ > pid; exec sleep 600; }; touch asked; false"
+# So that it is not the signal that ends it.
+ANSWERS = "trap 'exit 3' TERM; " + HANGS.replace("exec sleep 600", "sleep 600 & wait")
+
+
+@pytest.mark.parametrize(
+    ("number", "check"),
+    [(signal.SIGTERM, HANGS), (signal.SIGINT, HANGS), (signal.SIGTERM, ANSWERS)],
+)
+def test_a_signal_ends_a_check_under_the_lock_which_is_let_go(
+    lifehold, alive, tmp_path, number, check
+):
+    url = f"sqlite:///{tmp_path}/locks.db"
+    words = ("once", "--json", "--store", url, "--unless", check, "job", "--", "touch", "ran")
+    first = lifehold.start(*words)
+    running = pid_of(tmp_path / "pid")
+    first.send_signal(number)
+    assert first.wait(90) in (128 + number, -number)
+    assert not alive(running)
+    assert connect(url).inspect("job") is None
+    told = json.loads(first.communicate()[1].splitlines()[-1])
+    assert (told["outcome"], told["code"]) == ("ended", 128 + number)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_max_hold_stops_a_check_that_hangs(lifehold, alive, tmp_path):
+    words = ("once", "--json", "--max-hold", "0.3", "--unless", HANGS, "job")
+    stopped = lifehold(*words, "--", "touch", "ran")
+    told = json.loads(stopped.stderr.splitlines()[-1])
+    assert (told["outcome"], told["code"], stopped.returncode) == ("lost", 74, 74)
+    assert "--max-hold" in told["text"]
+    assert not alive(pid_of(tmp_path / "pid"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_cmd_behind_a_check_finds_its_signals_and_streams(lifehold):
+    words = ("once", "--unless", "false", "job", "--", "sh", "-c")
+    called = lifehold.start(*words, "cat; grep SigBlk /proc/self/status", stdin=subprocess.PIPE)
+    assert called.communicate("in\n", timeout=90)[0].split() == ["in", "SigBlk:", "0" * 16]
+
+
 def test_a_check_that_succeeds_makes_cmd_unneeded(lifehold, tmp_path):
     words = ("once", "--unless", "echo noise; test -e there", "job", "--")
     assert lifehold(*words, "sh", "-c", "echo made; touch there").stdout == "made\n"
@@ -132,11 +174,40 @@ def test_a_check_that_succeeds_makes_cmd_unneeded(lifehold, tmp_path):
     assert lifehold(*words, "echo", "anew").stdout == "anew\n"
 
 
+def test_a_check_leaves_stdin_to_cmd(lifehold):
+    """As ssh and psql do, this CHECK reads all that it finds."""
+    words = ("once", "--unless", "cat; false", "job", "--", "cat")
+    called = lifehold.start(*words, stdin=subprocess.PIPE)
+    assert called.communicate("rows\n", timeout=90)[0] == "rows\n"
+
+
 def test_output_comes_while_cmd_runs(job):
     first = job.lifehold.start("once", "job", "--", "sh", "-c", f"echo early; {DOOR} echo late")
     assert first.stdout.readline() == "early\n"
     job.open()
     assert first.communicate(timeout=90)[0] == "late\n"
+
+
+def test_output_that_cmd_writes_over_is_no_result_once_it_was_passed_on(job):
+    """Of an open that cuts the file: who ran CMD and who waited would get different bytes."""
+    script = f"echo first; {DOOR} echo the second > /dev/stdout; echo third"
+    words = ("once", "--json", "job", "--", "sh", "-c", script)
+    first = job.lifehold.start(*words)
+    assert first.stdout.readline() == "first\n"
+    job.open()
+    told = json.loads(first.communicate(timeout=90)[1].splitlines()[-1])
+    assert (told["outcome"], told["code"], first.returncode) == ("ended", 71, 71)
+    assert ">> /dev/stdout" in told["text"]
+    assert job.lifehold("once", "job", "--", "echo", "anew").stdout == "anew\n"
+
+
+def test_output_that_cmd_appends_by_a_name_of_stdout_is_whole(job):
+    script = f"echo first; {DOOR} echo second >> /dev/stdout; echo third"
+    first = job.lifehold.start("once", "job", "--", "sh", "-c", script)
+    assert first.stdout.readline() == "first\n"
+    job.open()
+    assert first.communicate(timeout=90)[0] == "second\nthird\n"
+    assert job.lifehold("once", "job", "--", "false").stdout == "first\nsecond\nthird\n"
 
 
 def test_a_reader_that_goes_away_does_not_end_the_run(job, lifehold):
@@ -203,9 +274,13 @@ def test_kill_of_cmd_is_no_result_and_exactly_one_other_takes_over(job):
     assert job.runs() == [first, second]
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def test_kill_of_the_supervisor_stops_cmd_too(job, eventually, alive):
     first = job.begin("echo done", 1)
-    supervisor = int(Path(f"/proc/{first}/stat").read_text().rpartition(")")[2].split()[1])
+    supervisor = parent_of(first)
     os.kill(supervisor, signal.SIGKILL)
     job.next_one(1)
     assert not alive(first)
@@ -255,6 +330,29 @@ def test_a_lock_that_is_lost_while_cmd_runs_leaves_no_result(job, lifehold):
     assert lifehold("once", "job", "--", "echo", "later").stdout == "later\n"
 
 
+@pytest.mark.parametrize(("code", "wanted"), [(0, 74), (3, 3)])
+def test_a_loss_noticed_when_cmd_has_ended_keeps_the_status_of_its_failure(
+    job, alive, eventually, code, wanted
+):
+    """As `run` does. Who is stopped meanwhile cannot notice it sooner."""
+    supervisor = parent_of(job.begin(f"rm job.lock; exit {code}", 0, "--json"))
+    (wrapper,) = job.called
+    wrapper.send_signal(signal.SIGSTOP)
+    job.open()
+    eventually(lambda: not alive(supervisor), "CMD has ended, with its supervisor")
+    wrapper.send_signal(signal.SIGCONT)
+    told = json.loads(wrapper.communicate(timeout=90)[1].splitlines()[-1])
+    assert (told["outcome"], told["code"], wrapper.returncode) == ("lost", wanted, wanted)
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_results_that_were_removed_meanwhile_change_no_status(lifehold, code):
+    ended = lifehold("once", "--json", "job", "--", "sh", "-c", f"rm -r *.once; exit {code}")
+    told = json.loads(ended.stderr.splitlines()[-1])
+    assert (told["outcome"], told["code"], ended.returncode) == ("ended", code, code)
+    assert "somebody removed it" in ended.stderr
+
+
 def test_max_hold_stops_a_cmd_that_hangs_and_leaves_no_result(lifehold):
     done = lifehold("once", "--max-hold", "0.2", "job", "--", "sleep", "60")
     assert done.returncode == 74
@@ -275,6 +373,18 @@ def test_who_does_not_want_to_wait_gets_75_or_the_status_of_their_choice(lifehol
         assert held.returncode == 75
         assert "lifehold once --wait 1h job -- CMD" in held.stderr
         assert lifehold("once", "-w", "0.01", "-E", "9", "job", "--", "true").returncode == 9
+
+
+@pytest.mark.parametrize("options", [(), ("--keep", "0"), ("--forget",)])
+def test_a_link_in_place_of_the_results_is_not_followed(lifehold, tmp_path, options):
+    assert lifehold("once", "./other", "--", "echo", "secret").returncode == 0
+    (tmp_path / "job.once").symlink_to(tmp_path / "other.once")
+    words = () if "--forget" in options else ("--", "touch", "ran")
+    refused = lifehold("once", *options, "./job", *words)
+    assert (refused.stdout, refused.returncode) == ("", 64)
+    assert "is no folder of results" in refused.stderr
+    assert not (tmp_path / "ran").exists()
+    assert lifehold("once", "./other", "--", "false").stdout == "secret\n"
 
 
 def test_a_name_of_a_python_function_is_not_that_of_a_command(lifehold, tmp_path, monkeypatch):
@@ -345,6 +455,25 @@ def test_json_tells_each_outcome_in_one_line(lifehold, tmp_path):
         assert last("-n", "job", "--", "true")["outcome"] == "held"
     (tmp_path / "file").write_text("data")
     assert last(f"{tmp_path}/file", "--", "true")["outcome"] == "error"
+
+
+def test_json_tells_what_the_system_refused(lifehold, tmp_path):
+    """Of a replay: stdout is full, or nobody reads it; and of results that are no folder."""
+    words = ("once", "--json", "job", "--", "echo", "out")
+    assert lifehold(*words).returncode == 0
+    unread, end = os.pipe()
+    os.close(unread)
+    with open("/dev/full", "wb") as full:
+        ends = [lifehold(*words, stdout=full), lifehold(*words, stdout=end)]
+    os.close(end)
+    (tmp_path / "no.lock.once").write_text("")
+    ends.append(lifehold("once", "--json", "--forget", "no"))
+    told = [json.loads(ended.stderr.splitlines()[-1]) for ended in ends]
+    for line in told:
+        jsonschema.validate(line, SCHEMA)
+        assert line["outcome"] == "error"
+    assert [line["code"] for line in told] == [ended.returncode for ended in ends] == [71, 141, 64]
+    assert told[0]["text"] == "the system refused: No space left on device"
 
 
 def test_the_history_has_a_line_for_each_run_alone(lifehold):

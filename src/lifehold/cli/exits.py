@@ -15,6 +15,7 @@ from ..core.errors import (
     SystemRefused,
     UnsafeGround,
 )
+from ..core.mask import printable
 
 DONE = 0
 FREE = 1  # who: nobody holds it
@@ -57,3 +58,9 @@ def code_of(error: BaseException) -> int:
         if isinstance(error, kind):
             return code
     return BUG
+
+
+def text_of(error: OSError) -> str:
+    """What the system said no to, in words."""
+    where = f": {printable(str(error.filename))}" if error.filename else ""
+    return f"the system refused: {error.strerror or error}{where}"

@@ -128,8 +128,7 @@ def _ended(error: BaseException, words: list[str]) -> int:
     elif isinstance(error, LifeholdError):
         render.say(masked_urls(_as_typed(error.text, words)))  # L11  it may quote what was typed
     elif isinstance(error, OSError):
-        where = f": {printable(str(error.filename))}" if error.filename else ""
-        render.say(f"the system refused: {error.strerror or error}{where}")
+        render.say(exits.text_of(error))
     elif isinstance(error, KeyboardInterrupt):
         if os.isatty(2):
             render.say("", prefix="")  # after the terminal's ^C

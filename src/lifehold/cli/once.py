@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import select
+from binascii import crc32
 from contextlib import contextmanager
 from functools import partial
 
@@ -85,15 +86,16 @@ class Once:
 
     def to_the_end(self) -> int:
         """The exit code."""
-        if self.given["forget"]:
-            self.rules.results.forget()
-            return self.report.end(FORGOTTEN, exits.DONE)
         try:
+            if self.given["forget"]:
+                self.rules.results.forget()
+                return self.report.end(FORGOTTEN, exits.DONE)
             return self._asked()
-        except LifeholdError as error:
+        except (LifeholdError, OSError) as error:
             if not self.given["json"] or isinstance(error, NotAcquired):
                 raise
-            return self.report.end(ERROR, exits.code_of(error), text=error.text)
+            text = error.text if isinstance(error, LifeholdError) else exits.text_of(error)
+            return self.report.end(ERROR, exits.code_of(error), text=text)
 
     def _asked(self) -> int:
         address = lock_names.address(self.name)
@@ -128,20 +130,28 @@ class Once:
 
     def _let_in(self, lease: Lease, seen: int, account: Any) -> int:
         """With the lock in hand, which is let go of before any output."""
-        ready = None
+        ready = check = None
         try:
             ready = self._came(seen)
-            if ready is None and not self._needless():
+            if ready is None and self.given["unless"] is not None:
+                check = LockedCheck(lease, self.given, account)
+                check.ask()
+                if check.why:
+                    return self._stopped(check)
+            needless = self._needless() if check is None else check.code == 0
+            if ready is None and not needless:
                 run = self.rules.begin(lease)
                 if run.latest > seen and (ready := self._came(seen)) is not None:
                     run.withdraw()
                 else:
-                    return self._run(lease, run, account)
+                    return self._run(lease, run, account, check)
         finally:
             try:
                 lease.release()
             except LifeholdError:
                 pass  # done by then, or told already
+            if check is not None:
+                check.hear_signals()
         return self._unneeded() if ready is None else self._replay(*ready)
 
     def _came(self, seen: int) -> tuple[OnceResult, int] | None:
@@ -151,10 +161,16 @@ class Once:
         except FileNotFoundError:
             return None  # by somebody's hand
 
-    def _run(self, lease: Lease, run: Any, account: object) -> int:
+    def _stopped(self, check: LockedCheck) -> int:
+        """CHECK gave no answer, so nothing is run."""
+        code = check.let_go()
+        self.report.end(check.outcome, code, text=check.why)
+        check.as_typed(code)
+        return code
 
+    def _run(self, lease: Lease, run: Any, account: object, check: LockedCheck | None) -> int:
         if self.build is None:
-            return self._runs(lease, run, account, OnceHold)
+            return self._runs(lease, run, account, partial(OnceHold, check=check))
         with self.build.begun(run) as hold:
             return self._runs(lease, run, account, hold)
 
@@ -184,13 +200,13 @@ class Once:
         if check is None:
             return False
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap CHECK for us
-        null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         try:
             pid = os.posix_spawn(
                 "/bin/sh",
                 ["sh", "-c", check],
                 os.environ,
-                file_actions=[(os.POSIX_SPAWN_DUP2, null, 1)],
+                file_actions=[(os.POSIX_SPAWN_DUP2, null, stream) for stream in (0, 1)],
                 setsigdef=RESTORED,
             )
         finally:
@@ -233,18 +249,107 @@ class Once:
 
 
 # ------------------------------------------------------------------------------------------------
-# CMD of a `lifehold once`, from its start until its result is published.
+# CHECK and CMD of a `lifehold once` under the lock: CMD from its start until its result is
+# published.
 #
 # Promise: a result is published when CMD ended by itself, and never after it was ended from outside
-# or the lock was lost. The lock is let go of before the rest of the output is passed on.
+# or the lock was lost. The lock is let go of before the rest of the output is passed on. CHECK is
+# gone before the lock is free, and what ends it from outside is no answer of it.
 
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # CMD's status after a signal from outside; a crash of its own (SEGV, ABRT ...) is a failure.
 FROM_OUTSIDE = frozenset(exits.SIGNAL + int(number) for number in (*ENDING, signal.SIGKILL))
+CUT = (
+    "has opened its stdout anew, which is a file, and written over what had been passed on: there "
+    "is no result. Write >> /dev/stdout or >&1 there, not > /dev/stdout"
+)
 
 
-class OnceHold(LockedCommand):
+class NotedCommand(LockedCommand):
+    """`asked_to_end`: the last signal by which we were asked to end, 0 before."""
+
+    def __init__(
+        self,
+        lease: Lease,
+        command: list[str],
+        given: dict[str, Any],
+        report: RunReport,
+        before: LockedCommand | None = None,
+    ) -> None:
+        super().__init__([lease], command, given, report, before)
+        self.asked_to_end = 0
+        self.lent = False
+        self.unstarted = ""  # why
+        self.terminal = self.care.terminal = Terminal()
+        self.terminal.decide()
+        self._note_signals()
+
+    def _note_signals(self) -> None:
+        plain = self.inbox.next
+
+        def noted(seconds: float) -> int | None:
+            found = plain(seconds)
+            if found in ENDING:
+                self.asked_to_end = found
+            return found
+
+        self.inbox.next = noted  # type: ignore[method-assign]
+
+    def hear_signals(self) -> None:
+        """As before: what came meanwhile ends us now."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.inbox.mask)
+
+    def as_typed(self, code: int) -> None:
+        """Raises KeyboardInterrupt when Ctrl-C was what ended it."""
+        self._as_typed(code, self.lent)
+
+
+class LockedCheck(NotedCommand):
+    """CHECK of --unless. `code`: its exit code, which is an answer unless there is a `why`."""
+
+    def __init__(self, lease: Lease, given: dict[str, Any], report: RunReport) -> None:
+        super().__init__(lease, ["/bin/sh", "-c", given["unless"]], given, report)
+        self.care.what = "the CHECK of --unless"
+        self.code, self.why, self.outcome = 0, "", ENDED
+
+    def ask(self) -> None:
+        """Run it to its end, with nothing to read and nobody to read it."""
+        self.lent = self.terminal.to_be_lent()
+        kept = [(number, os.dup(number), os.get_inheritable(number)) for number in (0, 1)]
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            for number, *_ in kept:
+                os.dup2(null, number)
+            self.code = self._run(lend=self.lent)
+        except CannotStart as refused:
+            self.code, self.unstarted = refused.code, str(refused)
+            say(self.unstarted)
+        finally:
+            for number, own, inherited in kept:
+                os.dup2(own, number, inherited)
+                os.close(own)
+            os.close(null)
+        self._judge()
+
+    def _judge(self) -> None:
+        by_signal = self.care.by_signal and self.code in FROM_OUTSIDE
+        if self.lost or self.care.overdue:
+            self.why, self.outcome = self.lost or "its lock was lost", ONCE_LOST
+        elif self.unstarted:
+            self.why, self.outcome = self.unstarted, ERROR
+        elif by_signal or (self.asked_to_end and self.code):
+            if self.asked_to_end:
+                self.code = exits.SIGNAL + self.asked_to_end
+            self.why = f"{self.care.what} was ended from outside ({self.code})"
+            say(f"'{printable(self.leases[0].name)}': {self.why}: nothing is run")
+
+    def let_go(self) -> int:
+        """The exit code, with the lock let go of."""
+        return self._let_go(self.code)
+
+
+class OnceHold(NotedCommand):
     """One run. `spool`: the open file that is CMD's stdout; `put`: brings its work to its place."""
 
     def __init__(
@@ -256,28 +361,16 @@ class OnceHold(LockedCommand):
         run: OnceRun,
         spool: int,
         put: Callable[[int, str], int] | None = None,
+        check: LockedCheck | None = None,
     ) -> None:
-        super().__init__([lease], command, given, report)
+        super().__init__(lease, command, given, report, check)
         self.once, self.spool, self._put = run, spool, put
         self.until = self.care.until
-        self.asked_to_end = self.lent = False
-        self.unstarted = ""  # why
+        self.late = False  # whether a loss was noticed only when CMD had ended
+        self.cut = ""  # why its output is none for the others
         self.facts: dict[str, object] = {}
-        self.terminal = self.care.terminal = Terminal()
-        self.terminal.decide()
         self.stdout = os.dup(1)
         self.follower = Follower(spool, self.stdout)
-        self._note_signals()
-
-    def _note_signals(self) -> None:
-        plain = self.inbox.next
-
-        def noted(seconds: float) -> int | None:
-            found = plain(seconds)
-            self.asked_to_end |= found in ENDING
-            return found
-
-        self.inbox.next = noted  # type: ignore[method-assign]
 
     def to_the_end(self) -> int:
         """The exit code."""
@@ -298,13 +391,14 @@ class OnceHold(LockedCommand):
                 code = self._publish(code)
         finally:
             self.once.withdraw()  # unless it was published
-        code = self._let_go(code)
+        released = self._let_go(code)
+        code = code or exits.LOST if self.late else released
         self.report.ended(code, child, self.lost, LOST if self.lost else outcome)
         return code
 
     def pass_on(self, code: int) -> int:
         """The rest of the output, with the lock let go of and signals as they were; the code."""
-        signal.pthread_sigmask(signal.SIG_SETMASK, self.inbox.mask)
+        self.hear_signals()
         self.follower.rest()
         error = self.follower.error
         if error is None or isinstance(error, BrokenPipeError):
@@ -312,14 +406,10 @@ class OnceHold(LockedCommand):
         say(f"the output of {self.care.what} cannot be written to stdout: {error.strerror}")
         return code or exits.REFUSED
 
-    def as_typed(self, code: int) -> None:
-        """Raises KeyboardInterrupt when Ctrl-C was what ended CMD."""
-        self._as_typed(code, self.lent)
-
     @property
     def why(self) -> str:
         """There is no result, in words."""
-        return self.lost or self.unstarted
+        return self.lost or self.unstarted or self.cut
 
     @property
     def outcome(self) -> str:
@@ -352,6 +442,10 @@ class OnceHold(LockedCommand):
             return code
         try:
             lease.check()
+            if not self.follower.is_whole():
+                self.cut = f"{self.care.what} ended with {code}, and {CUT}"
+                say(f"{name}: {self.cut}")
+                return code or exits.REFUSED
             if self._put is not None:
                 code = self._put(code, self.care.what)
             os.fsync(self.spool)
@@ -365,7 +459,7 @@ class OnceHold(LockedCommand):
             if cut:
                 say(f"{name}: {cut_text(self.facts)}")
         except LeaseLost as error:
-            self.lost = error.text
+            self.lost, self.late = error.text, True
             say(f"{error.text}; {self.care.what} had ended with {code}")
         except (LifeholdError, OSError) as error:
             say(
@@ -538,7 +632,7 @@ class Follower:
     """Copies a growing file to a descriptor, as far as nobody has to wait."""
 
     def __init__(self, source: int, sink: int) -> None:
-        self.source, self.sink, self.at = source, sink, 0
+        self.source, self.sink, self.at, self.sum = source, sink, 0, 0
         self.pause = SOON
         self.error: OSError | None = None  # why nothing can be passed on any more
         self._poll = select.poll()
@@ -559,12 +653,20 @@ class Follower:
         while self.error is None and (piece := os.pread(self.source, PIECE, self.at)):
             self._put(piece)
 
+    def is_whole(self) -> bool:
+        """Whether the file still begins with what has been passed on."""
+        at = found = 0
+        while at < self.at and (piece := os.pread(self.source, min(PIECE, self.at - at), at)):
+            at, found = at + len(piece), crc32(piece, found)
+        return (at, found) == (self.at, self.sum)
+
     def _ready(self) -> bool:
         return bool(self._poll.poll(0))
 
     def _put(self, piece: bytes) -> None:
         try:
-            self.at += os.write(self.sink, piece)
+            put = os.write(self.sink, piece)
+            self.at, self.sum = self.at + put, crc32(piece[:put], self.sum)
         except BlockingIOError:  # somebody made it non-blocking
             self._poll.poll()
         except OSError as error:

@@ -126,23 +126,33 @@ def _thorough(words: list[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 class LockedCommand:
-    """CMD under its locks, from its start until they are let go of."""
+    """CMD under its locks, from its start until they are let go of.
+
+    `before`: what has run under the same locks, with whose signals and --max-hold it goes on.
+    """
 
     def __init__(
-        self, leases: Leases, command: list[str], given: dict[str, Any], report: RunReport
+        self,
+        leases: Leases,
+        command: list[str],
+        given: dict[str, Any],
+        report: RunReport,
+        before: LockedCommand | None = None,
     ) -> None:
         self.leases, self.command, self.given, self.report = leases, command, given, report
         self.lost = ""
-        self.inbox, self.terminal = SignalQueue(), Terminal()
+        self.inbox: SignalQueue = before.inbox if before else SignalQueue()
+        self.terminal = Terminal()
         self.max_hold: float | None = given["max_hold"]
-        self.care = ChildCare(
+        until = float("inf") if self.max_hold is None else clock.now() + self.max_hold
+        self.care: ChildCare = ChildCare(
             f"'{printable(command[0])}'",
             self.inbox,
             self.terminal,
             given["grace"],
             self._why_stop,
             self._stopping,
-            float("inf") if self.max_hold is None else clock.now() + self.max_hold,
+            before.care.until if before else until,
             self._look_in,
         )
 

@@ -376,8 +376,9 @@ class ResultFolder:
         return f"{self.path}/{number:0{DIGITS}d}{what}"
 
     def listing(self) -> Listing:
-        """What is there now. One look."""
+        """What is there now. One look. Raises InvalidArgument for what is no folder."""
         try:
+            self._refuse_link(self.files.lstat(self.path))
             names = self.files.listdir(self.path)
         except FileNotFoundError:
             return Listing()
@@ -432,17 +433,21 @@ class ResultFolder:
                 name=path,
             )
 
-    def check_folder(self) -> None:
-        """L7  Results are not put where somebody's link leads."""
-        try:
-            found = self.files.lstat(self.path)
-        except FileNotFoundError:
-            return
+    def _refuse_link(self, found: Any) -> None:
+        """L7  Results are not looked for, put nor removed where somebody's link leads."""
         if not stat.S_ISDIR(found.st_mode):
             raise InvalidArgument(
                 f"{self.path!r} is no folder of results: move it away, or choose another name",
                 name=self.path,
             )
+
+    def check_folder(self) -> None:
+        """Results are put into no folder of another user."""
+        try:
+            found = self.files.lstat(self.path)
+        except FileNotFoundError:
+            return
+        self._refuse_link(found)
         self._refuse_strangers(self.path, found)
 
     def make(self, path: str) -> int:
@@ -539,7 +544,7 @@ def begin(results: ResultFolder, token: int, check: Callable[[], None]) -> OnceR
             check()  # a later holder has begun; or else the counter was lost
         if highest >= LARGEST:
             raise out_of_numbers(results.path, highest)
-        run = OnceRun(results, max(token, highest + 1))
+        run = OnceRun(results, max(token, highest + 1), check)
         try:
             run.open()
         except FileExistsError:
@@ -559,10 +564,10 @@ class OnceRun(Single):
     `latest`: the number of the latest result at its begin.
     """
 
-    __slots__ = ("_fd", "latest", "number", "older", "published", "results")
+    __slots__ = ("_check", "_fd", "latest", "number", "older", "published", "results")
 
-    def __init__(self, results: ResultFolder, number: int) -> None:
-        self.results, self.number, self._fd = results, number, -1
+    def __init__(self, results: ResultFolder, number: int, check: Callable[[], None]) -> None:
+        self.results, self.number, self._check, self._fd = results, number, check, -1
         self.older = Listing()
         self.latest = 0
         self.published = False
@@ -589,7 +594,7 @@ class OnceRun(Single):
     def publish(self, content: bytes) -> None:
         """Make this the latest result, for good once it returns.
 
-        Raises LeaseLost when a later run has begun, whose result it then is not.
+        Raises LeaseLost when a later run has begun, whose result it then is not; SystemRefused.
         """
         results, files = self.results, self.results.files
         run, done = results.name(self.number, RUN), results.name(self.number, DONE)
@@ -604,7 +609,7 @@ class OnceRun(Single):
                 files.rename(run, done)
             except FileNotFoundError:
                 if not self._is_at(done):  # over NFS: done, and the reply was lost
-                    raise superseded(results.path) from None
+                    raise self._removed() from None
             self.published = True
             self._flush_folder()
         except OSError as error:
@@ -612,6 +617,18 @@ class OnceRun(Single):
         for number in self.older.dones:
             self._discard(number, DONE, OUT)
         self._close()
+
+    def _removed(self) -> LifeholdError:
+        """Who removed our file: a later run, or somebody's hand. Raises LeaseLost."""
+        path = self.results.path
+        if self.results.listing().highest > self.number:
+            return superseded(path)
+        self._check()  # that run may have left nothing
+        return SystemRefused(
+            f"{path!r}: somebody removed it, or what is in it, while it ran: its result cannot be "
+            "kept there",
+            name=path,
+        )
 
     def _is_at(self, path: str) -> bool:
         files = self.results.files

@@ -18,6 +18,7 @@ import asyncio
 import errno
 import inspect
 import sys
+from _contextvars import ContextVar, copy_context
 from collections.abc import Coroutine
 from functools import update_wrapper
 from typing import Any
@@ -253,6 +254,32 @@ def _begin(errand: PoolCall) -> None:
         ) from error
 
 
+class Step(asyncio.Task["T"]):
+    """A step that nobody cancels from outside; what it begins itself may, as a timeout in it.
+
+    At the end of `asyncio.run` every task of the loop is cancelled. This one would leave the lock
+    in the middle of its step, and its helper thread would go on without (L1).
+    """
+
+    mark: object = ...
+
+    def cancel(self, msg: object = None) -> bool:
+        return _step.get(None) is self.mark and super().cancel(msg)
+
+
+# Of whose step this context is. Not the step itself, which a context may outlive.
+_step: ContextVar[object] = ContextVar("lifehold_step")
+
+
+def _begun(work: Coroutine[object, None, T]) -> Step[T]:
+    """`work` as a step. Not by the program's task factory, whose tasks can be cancelled."""
+    context, mark = copy_context(), object()
+    context.run(_step.set, mark)
+    step = Step(work, loop=asyncio.get_running_loop(), context=context)
+    step.mark = mark
+    return step
+
+
 class EventLoopRuntime:
     """Clock, sleep and waiting for tasks of asyncio or trio. One for all: it has no state."""
 
@@ -363,23 +390,23 @@ class EventLoopRuntime:
                 return await work
         if _nobody_runs():
             return await work
-        task = asyncio.ensure_future(work)
+        step = _begun(work)
         cancelled: asyncio.CancelledError | None = None
         signal = Signal()
         signal.watch(float("inf"))
         try:
-            while not task.done():
+            while not step.done():
                 try:
-                    await asyncio.shield(task)
+                    await asyncio.shield(step)
                 except asyncio.CancelledError as error:
-                    if task.cancelled():
+                    if step.cancelled():
                         raise
                     cancelled = error
         finally:
             signal.rest()
         if cancelled is not None:
             raise cancelled
-        return task.result()
+        return step.result()
 
 
 EVENT_LOOP = EventLoopRuntime()

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
+import os
 import threading
+from types import SimpleNamespace
 
 import pytest
 
-from lifehold import Lock, aonce, once
-from lifehold.aio import locked_file
+from lifehold import AsyncLock, LeaseLost, Lock, SystemRefused, UnsafeGround, aonce, once
+from lifehold.aio import lock_all, locked_file
+from lifehold.core.backend import Unreachable
 from lifehold.data_file import FileDraft
 from lifehold.recipes.once import OnceAttempt
+from lifehold.runtime import eventloop
 from lifehold.runtime.eventloop import EVENT_LOOP
+from lifehold.several_async import AsyncLeaseGroup
 from patience import SOON
 
 
@@ -192,3 +199,135 @@ def test_what_a_step_begins_itself_may_cancel_it():
         assert isinstance(raised.value.exceptions[0], KeyError)
 
     asyncio.run(asyncio.wait_for(main(), SOON))
+
+
+# ------------------------------------------------------------------------------------------------
+# A step that raises while its caller is cancelled: both are told.
+
+
+async def cancel_me():
+    """The caller is cancelled as soon as it waits."""
+    asyncio.current_task().cancel()
+
+
+def outcome(work):
+    """What it raises in a task of its own. A task that is over has forgotten its `__cause__`."""
+
+    async def main():
+        try:
+            await work()
+        except BaseException as error:
+            return error
+        return None
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("last", [False, True], ids=["meanwhile", "in its last moment"])
+def test_a_cancellation_goes_on_when_the_step_raises(last):
+    async def work():
+        task = asyncio.current_task()
+
+        async def step():
+            if not last:
+                task.cancel()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            task.cancel()
+            raise KeyError("own")
+
+        await EVENT_LOOP.shield(step())
+
+    ended = outcome(work)
+    assert isinstance(ended, asyncio.CancelledError)
+    assert repr(ended.__cause__) == "KeyError('own')"
+
+
+def test_a_timeout_around_tries_that_fail_ends():
+    async def work():
+        async def step():
+            await asyncio.sleep(0.02)
+            raise KeyError("own")
+
+        async with asyncio.timeout(0.01):
+            for _ in range(10):
+                with contextlib.suppress(KeyError):
+                    await EVENT_LOOP.shield(step())
+
+    assert isinstance(outcome(work), TimeoutError)
+
+
+def test_a_cancelled_block_of_a_file_changed_by_others_is_cancelled(tmp_path):
+    path = tmp_path / "a"
+
+    async def work():
+        async with locked_file(path, "w") as file:
+            file.write("mine")
+            path.write_text("by others", encoding="utf-8")
+            await cancel_me()
+
+    ended = outcome(work)
+    assert isinstance(ended, asyncio.CancelledError)
+    assert isinstance(ended.__cause__, UnsafeGround)
+    assert path.read_text(encoding="utf-8") == "by others"
+
+
+def test_a_cancellation_goes_before_the_loss_of_another_lock(tmp_path, monkeypatch):
+    one, two = str(tmp_path / "1"), str(tmp_path / "2")
+    real = AsyncLeaseGroup._end
+
+    async def end(self, lease):
+        if lease.name == two:
+            os.unlink(two)
+        else:
+            tasks[0].cancel()
+        await real(self, lease)
+
+    monkeypatch.setattr(AsyncLeaseGroup, "_end", end)
+    tasks = []
+
+    async def work():
+        tasks.append(asyncio.current_task())
+        async with lock_all([one, two], kind="soft"):
+            pass
+
+    ended = outcome(work)
+    assert isinstance(ended, asyncio.CancelledError)
+    assert isinstance(ended.__cause__, LeaseLost)
+    Lock(one, kind="soft").acquire(0).release()
+
+
+def test_a_result_is_published_though_its_task_is_cancelled_and_no_thread_is_to_be_had(
+    tmp_path, monkeypatch
+):
+    def none(_):
+        raise SystemRefused("no thread", errno=errno.EAGAIN, filename="")
+
+    async def fetch():
+        monkeypatch.setattr(eventloop, "_begin", none)
+        await cancel_me()
+        return "first"
+
+    ended = outcome(lambda: aonce(tmp_path / "a", fetch))
+    assert isinstance(ended, asyncio.CancelledError)
+    assert once(tmp_path / "a", lambda: "second") == "first"
+
+
+def test_what_a_store_may_have_given_to_a_cancelled_task_is_given_back(tmp_path, monkeypatch):
+    mechanism, undone = AsyncLock(f"sqlite://{tmp_path}/s.db#a")._mechanism, []
+    waiter = SimpleNamespace(ours=True, nonce="of the wait", stands=True)
+
+    async def work():
+        task = asyncio.current_task()
+
+        async def send(*_):
+            task.cancel()
+            raise Unreachable("silent")
+
+        monkeypatch.setattr(type(mechanism), "_send", send)
+        monkeypatch.setattr(type(mechanism), "_disown", lambda *_: None)
+        monkeypatch.setattr(type(mechanism.site), "undo", lambda _, *what: undone.append(what[1]))
+        await mechanism._abandon(waiter)
+
+    assert isinstance(outcome(work), asyncio.CancelledError)
+    assert undone == ["of the wait"]

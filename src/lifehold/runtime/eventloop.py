@@ -397,16 +397,16 @@ class EventLoopRuntime:
         try:
             while not step.done():
                 try:
-                    await asyncio.shield(step)
+                    await asyncio.wait((step,))
                 except asyncio.CancelledError as error:
-                    if step.cancelled():
-                        raise
                     cancelled = error
         finally:
             signal.rest()
-        if cancelled is not None:
-            raise cancelled
-        return step.result()
+        if cancelled is None:
+            return step.result()
+        if not step.cancelled() and (failed := step.exception()) is not None:
+            raise cancelled from failed
+        raise cancelled
 
 
 EVENT_LOOP = EventLoopRuntime()

@@ -513,7 +513,12 @@ class LossScope:
         self._task: Any = None
         self._scope: Any = None
         if self._trio is None:
-            self._task = asyncio.current_task()
+            self._task = running_task()
+            if self._task is None:
+                raise InvalidArgument(
+                    "cancel_on_loss() outside of a task, where there is nothing to cancel: use it "
+                    "in the task that is to be cancelled"
+                )
             self._call = asyncio.get_running_loop().call_soon_threadsafe
             self._before = self._task.cancelling()
         else:

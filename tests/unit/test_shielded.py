@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lifehold import AsyncLock, LeaseLost, Lock, SystemRefused, UnsafeGround, aonce, once
+from lifehold import AsyncLock, LeaseLost, Lock, SystemRefused, UnsafeGround, aonce, events, once
 from lifehold.aio import lock_all, locked_file
 from lifehold.core.backend import Unreachable
 from lifehold.data_file import FileDraft
@@ -331,3 +331,67 @@ def test_what_a_store_may_have_given_to_a_cancelled_task_is_given_back(tmp_path,
 
     assert isinstance(outcome(work), asyncio.CancelledError)
     assert undone == ["of the wait"]
+
+
+# ------------------------------------------------------------------------------------------------
+# A loop that is closed before a step has begun.
+
+
+def closed_before_the_step(work):
+    """The loop is closed in the turn in which the task comes to the step."""
+
+    async def main():
+        stop, inside = asyncio.Event(), asyncio.Event()
+        tasks.append(asyncio.ensure_future(work(stop, inside)))
+        await inside.wait()
+        stop.set()
+
+    loop, tasks = asyncio.new_event_loop(), []
+    loop.set_exception_handler(lambda *_: None)  # asyncio tells of a task that was not finished
+    loop.run_until_complete(main())
+    loop.close()
+    return tasks[0]
+
+
+@pytest.mark.parametrize("mode", ["w", "r"])
+def test_a_file_whose_block_ends_as_the_loop_is_closed_is_let_go(tmp_path, mode):
+    path = tmp_path / "a"
+    path.write_text("old", encoding="utf-8")
+    block = locked_file(path, mode)
+
+    async def work(stop, inside):
+        async with block as file:
+            if mode == "w":
+                file.write("new")
+            inside.set()
+            await stop.wait()
+
+    task = closed_before_the_step(work)
+    Lock(f"{path}.lock").acquire(0).release()
+    assert {each.name for each in tmp_path.iterdir()} == {"a", "a.lock"}
+    assert path.read_text(encoding="utf-8") == ("new" if mode == "w" else "old")
+    assert not task.done()
+
+    async def again():
+        async with block:
+            pass
+
+    asyncio.run(again())
+
+
+def test_a_far_lock_that_is_released_as_the_loop_is_closed_is_let_go(tmp_path):
+    lock, heard = AsyncLock(tmp_path / "a"), []
+    lock._far = True
+
+    async def work(stop, inside):
+        lease = await lock.acquire()
+        inside.set()
+        await stop.wait()
+        await lease.release()
+
+    end = events.subscribe(heard.append)
+    task = closed_before_the_step(work)
+    end()
+    Lock(tmp_path / "a").acquire(0).release()
+    assert [type(each).__name__ for each in heard] == ["Acquired", "Released"]
+    assert not task.done()

@@ -280,6 +280,14 @@ def _begun(work: Coroutine[object, None, T]) -> Step[T]:
     return step
 
 
+async def _done_here(work: Coroutine[object, None, object]) -> None:
+    """L6  The loop was closed before a step had begun, as it is done for who was cancelled."""
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - nobody is there to be told
+        report(error)
+
+
 class EventLoopRuntime:
     """Clock, sleep and waiting for tasks of asyncio or trio. One for all: it has no state."""
 
@@ -400,6 +408,10 @@ class EventLoopRuntime:
                     await asyncio.wait((step,))
                 except asyncio.CancelledError as error:
                     cancelled = error
+        except GeneratorExit:
+            if _nobody_runs() and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                await _done_here(work)
+            raise
         finally:
             signal.rest()
         if cancelled is None:

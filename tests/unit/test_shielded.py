@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import errno
 import os
+import selectors
 import threading
 from types import SimpleNamespace
 
 import pytest
 
+from ground import needs
 from lifehold import AsyncLock, LeaseLost, Lock, SystemRefused, UnsafeGround, aonce, events, once
 from lifehold.aio import lock_all, locked_file
 from lifehold.core.backend import Unreachable
@@ -394,4 +396,100 @@ def test_a_far_lock_that_is_released_as_the_loop_is_closed_is_let_go(tmp_path):
     end()
     Lock(tmp_path / "a").acquire(0).release()
     assert [type(each).__name__ for each in heard] == ["Acquired", "Released"]
+    assert not task.done()
+
+
+# ------------------------------------------------------------------------------------------------
+# A scope of anyio, which cancels its tasks at each turn of the loop.
+
+
+class Turns(selectors.DefaultSelector):
+    """Counts the turns of a loop that has always something to do; `idle` when it has nothing."""
+
+    def __init__(self, idle):
+        super().__init__()
+        self.idle, self.count, self.busy = idle, False, 0
+
+    def select(self, timeout=None):
+        if self.count:
+            self.busy += timeout == 0
+            if timeout != 0 or self.busy > 1000:
+                self.idle()
+        return super().select(timeout)
+
+
+@needs("package:anyio")
+def test_the_loop_sleeps_while_a_step_of_a_cancelled_scope_is_under_way():
+    import anyio
+
+    call, told = Call(), []
+    turns = Turns(call.let.set)
+
+    async def work():
+        try:
+            await EVENT_LOOP.shield(EVENT_LOOP.in_thread(call, lambda _: None))
+        except asyncio.CancelledError:
+            told.append("cancelled")
+            raise
+
+    async def main():
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work)
+            await call.under_way()
+            tasks.cancel_scope.cancel()
+            turns.count = True
+        told.append("over")
+
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(turns)) as runner:
+        runner.run(main())
+    assert told == ["cancelled", "over"]
+    assert call.told == ["call"]
+    assert turns.busy < 100
+
+
+@needs("package:anyio")
+def test_a_deadline_of_anyio_and_one_of_asyncio_end_where_they_belong():
+    import anyio
+
+    async def step():
+        await asyncio.sleep(0.02)
+
+    async def work():
+        with anyio.fail_after(0.001):
+            async with asyncio.timeout(0.01):
+                await EVENT_LOOP.shield(step())
+
+    async def main():
+        with pytest.raises(TimeoutError):
+            await work()
+        assert not asyncio.current_task().cancelling()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+@needs("package:anyio")
+def test_a_step_of_a_cancelled_task_ends_with_its_loop_where_anyio_is_loaded():
+    import anyio
+
+    assert anyio
+    call, undone = Call(), threading.Event()
+
+    async def main():
+        task = asyncio.ensure_future(
+            EVENT_LOOP.shield(EVENT_LOOP.in_thread(call, lambda _: undone.set()))
+        )
+        await call.under_way()
+        for _ in range(2):
+            task.cancel()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return task
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # asyncio tells of a task that was not finished
+    task = loop.run_until_complete(main())
+    loop.close()
+    call.let.set()
+    assert undone.wait(SOON)
     assert not task.done()

@@ -280,6 +280,27 @@ def _begun(work: Coroutine[object, None, T]) -> Step[T]:
     return step
 
 
+class Rest:
+    """Around the wait that goes on after a cancellation: anyio repeats its own at each turn."""
+
+    def __init__(self, cancelled: object) -> None:
+        scope = cancelled and getattr(sys.modules.get("anyio"), "CancelScope", None)
+        self._scope = scope and scope(shield=True)
+
+    def __enter__(self) -> None:
+        if self._scope:
+            self._scope.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._scope and kind is not GeneratorExit:  # of a closed loop anyio knows no task
+            self._scope.__exit__(kind, error, trace)
+
+
 async def _done_here(work: Coroutine[object, None, object]) -> None:
     """L6  The loop was closed before a step had begun, as it is done for who was cancelled."""
     try:
@@ -405,9 +426,10 @@ class EventLoopRuntime:
         try:
             while not step.done():
                 try:
-                    await asyncio.wait((step,))
+                    with Rest(cancelled):
+                        await asyncio.wait((step,))
                 except asyncio.CancelledError as error:
-                    cancelled = error
+                    cancelled = cancelled or error
         except GeneratorExit:
             if _nobody_runs() and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 await _done_here(work)

@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from . import decorated, words
     from . import per as args
     from .core.grant import Lost, Unknown
+    from .core.ports import Downgradable
     from .per import AsyncPerArguments, AsyncReadWritePer
 
     P = ParamSpec("P")
@@ -170,9 +171,10 @@ class AsyncLease(Holding):
         self._forget()
         try:
             if self._lock._far and not self._of_parent():
-                found = await self._lock._runtime.shield(self._from_afar())
-            else:  # plain code: no step waits, so no cancellation comes in between
-                found = self._lock._mechanism.drop(self._grant)
+                await self._lock._runtime.shield(self._from_afar())
+                return
+            # plain code: no step waits, so no cancellation comes in between
+            found = self._lock._mechanism.drop(self._grant)
         except BaseException as error:
             unwound(error)
             if isinstance(error, SystemRefused):
@@ -181,17 +183,23 @@ class AsyncLease(Holding):
         if found is not None or self._lost or self._kept or events.listeners:
             self._ended(found)
 
-    async def _from_afar(self) -> Lost | Unknown | None:
+    async def _from_afar(self) -> None:
+        """L5  To its end, with the telling: whoever is cancelled meanwhile comes back no more."""
         mechanism = self._lock._mechanism
-        if is_remote(mechanism):
-            gone: Lost | Unknown | None = await mechanism.release(self._grant)
-            return gone
 
         def drop() -> Lost | Unknown | None:
             found: Lost | Unknown | None = mechanism.drop(self._grant)
             return found
 
-        return await self._lock._runtime.in_thread(drop, lambda _: None)
+        try:
+            if is_remote(mechanism):
+                found = await mechanism.release(self._grant)
+            else:
+                found = await self._lock._runtime.in_thread(drop, lambda _: None)
+        except SystemRefused as error:
+            self._refused(error)
+            raise
+        self._ended(found)
 
     async def _leave(self, error: BaseException | None) -> None:
         """Release at the end of a block, which `error` has ended, or None."""
@@ -442,12 +450,17 @@ class AsyncReadWriteLease(AsyncLease):
 
         As `ReadWriteLease.downgrade()`.
         """
-        mechanism = downgradable(self)
+        step = self._downgraded(downgradable(self))
+        await (self._lock._runtime.shield(step) if self._lock._far else step)
+
+    async def _downgraded(self, mechanism: Downgradable) -> None:
+        """L5  One step, with the telling: whoever is cancelled meanwhile comes back no more."""
         lock, grant = self._lock, self._grant
         try:
             if lock._far:
-                turn = lock._runtime.in_thread(lambda: mechanism.downgrade(grant), lambda _: None)
-                found = await lock._runtime.shield(turn)
+                found = await lock._runtime.in_thread(
+                    lambda: mechanism.downgrade(grant), lambda _: None
+                )
             else:
                 found = mechanism.downgrade(grant)
             moved(self, found)

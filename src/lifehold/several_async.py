@@ -63,7 +63,10 @@ class AsyncLeaseGroup(LeaseGroup):
                 raise lease._error(why)
 
     async def release(self, **unknown: Never) -> None:  # type: ignore[override]
-        """Let all of them go. Raises the first error, when all have been seen to."""
+        """Let all of them go. Raises the first error, when all have been seen to.
+
+        A cancellation comes before an error: it is told no second time.
+        """
         if unknown:
             raise words.unknown("release()", unknown)
         first: BaseException | None = None
@@ -71,8 +74,11 @@ class AsyncLeaseGroup(LeaseGroup):
             for lease in self._leases[::-1]:
                 try:
                     await EVENT_LOOP.shield(self._end(lease))
-                except BaseException as error:  # noqa: BLE001 - raised when the others are free
+                except Exception as error:  # noqa: BLE001 - raised when the others are free
                     first = first or error
+                except BaseException as error:  # noqa: BLE001 - the same, and it goes first
+                    error.__cause__ = error.__cause__ or first
+                    first = error
             if first is not None:
                 raise first
         except BaseException as error:

@@ -9,7 +9,15 @@ from functools import partial
 
 import pytest
 
-from lifehold import AsyncLock, LeaseLost, Lock, NotHeld
+from lifehold import (
+    AsyncLock,
+    AsyncReadWriteLock,
+    LeaseLost,
+    Lock,
+    NotHeld,
+    ReadWriteLock,
+    events,
+)
 from lifehold.core.deadline import Terms
 from lifehold.core.grant import Grant, Unknown
 from lifehold.core.owner import DEAD
@@ -21,6 +29,7 @@ from lifehold.local.generation import GenerationLock
 from lifehold.local.ground import MountInfo, place_of_path
 from lifehold.local.handles import Descriptors
 from lifehold.local.kernel import KernelLock
+from lifehold.local.kernel_readwrite import KernelReadWrite
 from lifehold.local.link import LinkLock
 from lifehold.local.soft import SoftLock
 from lifehold.local.soft_readwrite import SoftReadWrite
@@ -37,16 +46,16 @@ def far(monkeypatch):
     ground._of_folders.clear()
 
 
-def calls_of(monkeypatch, name, gate=None):
+def calls_of(monkeypatch, name, gate=None, kind=KernelLock):
     """The threads of its calls, which wait for the gate."""
-    threads, plain = [], getattr(KernelLock, name)
+    threads, plain = [], getattr(kind, name)
 
     def watched(self, *arguments):
         threads.append(threading.get_ident())
         assert gate is None or gate.wait(SOON)
         return plain(self, *arguments)
 
-    monkeypatch.setattr(KernelLock, name, watched)
+    monkeypatch.setattr(kind, name, watched)
     return threads
 
 
@@ -110,6 +119,75 @@ def test_a_cancelled_release_is_finished_all_the_same(far, monkeypatch, tmp_path
 
     asyncio.run(play())
     Lock(tmp_path / "a", kind="kernel", wait=SOON).acquire().release()
+
+
+@pytest.fixture
+def told():
+    """The events that a program hears."""
+    heard = []
+    end = events.subscribe(heard.append)
+    yield heard
+    end()
+
+
+def cancelled_in(step, calls, gate):
+    """`step()` in a task that is cancelled while a thread is in it."""
+
+    async def play():
+        task = asyncio.create_task(step())
+        async with asyncio.timeout(SOON):
+            while not calls:  # noqa: ASYNC110 - what is waited for happens in a thread
+                await asyncio.sleep(0.001)
+        task.cancel()
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    return play()
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["held", "lost"])
+def test_a_cancelled_release_is_told_all_the_same(far, monkeypatch, tmp_path, told, lost):
+    gate, path = threading.Event(), tmp_path / "a"
+    dropped = calls_of(monkeypatch, "drop", gate)
+    lock = AsyncLock(path, kind="kernel", max_hold=SOON * 10)
+
+    async def play():
+        lease = await lock.acquire()
+        if lost:
+            os.unlink(path)
+        await cancelled_in(lease.release, dropped, gate)
+        return lease
+
+    lease = asyncio.run(play())
+    assert lease.lost.is_set() == lost
+    assert [type(each).__name__ for each in told] == ["Acquired", "Lost" if lost else "Released"]
+    assert lease._lost._over  # nobody waits for its loss any more
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["held", "lost"])
+def test_a_cancelled_downgrade_is_done_and_told(monkeypatch, tmp_path, lost):
+    gate, path = threading.Event(), tmp_path / "a"
+    calls = calls_of(monkeypatch, "downgrade", gate, KernelReadWrite)
+    lock = AsyncReadWriteLock(path)
+    lock._writes._far = lock._reads._far = True  # as that of a store is
+
+    async def play():
+        lease = await lock.acquire_write()
+        if lost:
+            os.unlink(path)
+        await cancelled_in(lease.downgrade, calls, gate)
+        assert lease.lost.is_set() == lost
+        if not lost:
+            assert not lease.exclusive
+            await lease.checked()
+            await lease.release()
+        else:
+            with pytest.raises(LeaseLost):
+                lease.check()
+
+    asyncio.run(play())
+    ReadWriteLock(path).acquire_write(0).release()
 
 
 def test_the_mount_that_covers_a_path_is_found_by_its_name_alone(tmp_path):

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from ground import needs
-from lifehold import AsyncLock, LeaseLost
+from lifehold import AsyncLock, InvalidArgument, LeaseLost
 from lifehold.testing.faces import FACES
 
 
@@ -68,6 +68,40 @@ def test_a_block_that_ends_in_time_is_not_touched(face, path):
         assert not lease.lost.is_set()
 
     run(face, play)
+
+
+def test_a_block_outside_of_any_task_is_refused_and_told_where_it_belongs(face, path):
+    async def take():
+        taken.append(await AsyncLock(path, kind="soft").acquire())
+
+    taken = []
+    run(face, take)
+    lease = taken[0]
+    with pytest.raises(InvalidArgument, match="in the task that is to be cancelled"):
+        lease.cancel_on_loss().__enter__()
+    asyncio.run(lease.release())
+
+
+def test_a_block_in_a_callback_of_the_loop_is_refused_too(path):
+    async def play():
+        lease, raised = await AsyncLock(path, kind="soft").acquire(), []
+
+        def callback(over):
+            try:
+                with lease.cancel_on_loss():
+                    pass
+            except Exception as error:
+                raised.append(error)
+            finally:
+                over.set_result(None)
+
+        over = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(callback, over)
+        await over
+        assert isinstance(raised[0], InvalidArgument)
+        await lease.release()
+
+    asyncio.run(play())
 
 
 def test_an_error_of_the_block_goes_on(face, path):

@@ -162,11 +162,11 @@ async def _flushed(call: Callable[[], object]) -> Any:
         return call()
 
     async def in_thread() -> object:
-        return await EVENT_LOOP.in_thread(begin, lambda _: None)
+        try:
+            return await EVENT_LOOP.in_thread(begin, lambda _: None)
+        except SystemRefused:
+            if begun:
+                raise
+        return call()  # no thread is to be had: it holds up the loop, and nothing is lost
 
-    try:
-        return await EVENT_LOOP.shield(in_thread())
-    except SystemRefused:
-        if begun:
-            raise
-    return call()  # no thread is to be had: it holds up the loop, and nothing is lost
+    return await EVENT_LOOP.shield(in_thread())

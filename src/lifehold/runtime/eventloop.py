@@ -18,6 +18,7 @@ import asyncio
 import errno
 import inspect
 import sys
+from _contextvars import ContextVar, copy_context
 from collections.abc import Coroutine
 from functools import update_wrapper
 from typing import Any
@@ -253,6 +254,61 @@ def _begin(errand: PoolCall) -> None:
         ) from error
 
 
+class Step(asyncio.Task["T"]):
+    """A step that nobody cancels from outside; what it begins itself may, as a timeout in it.
+
+    At the end of `asyncio.run` every task of the loop is cancelled. This one would leave the lock
+    in the middle of its step, and its helper thread would go on without (L1).
+    """
+
+    mark: object = ...
+
+    def cancel(self, msg: object = None) -> bool:
+        return _step.get(None) is self.mark and super().cancel(msg)
+
+
+# Of whose step this context is. Not the step itself, which a context may outlive.
+_step: ContextVar[object] = ContextVar("lifehold_step")
+
+
+def _begun(work: Coroutine[object, None, T]) -> Step[T]:
+    """`work` as a step. Not by the program's task factory, whose tasks can be cancelled."""
+    context, mark = copy_context(), object()
+    context.run(_step.set, mark)
+    step = Step(work, loop=asyncio.get_running_loop(), context=context)
+    step.mark = mark
+    return step
+
+
+class Rest:
+    """Around the wait that goes on after a cancellation: anyio repeats its own at each turn."""
+
+    def __init__(self, cancelled: object) -> None:
+        scope = cancelled and getattr(sys.modules.get("anyio"), "CancelScope", None)
+        self._scope = scope and scope(shield=True)
+
+    def __enter__(self) -> None:
+        if self._scope:
+            self._scope.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._scope and kind is not GeneratorExit:  # of a closed loop anyio knows no task
+            self._scope.__exit__(kind, error, trace)
+
+
+async def _done_here(work: Coroutine[object, None, object]) -> None:
+    """L6  The loop was closed before a step had begun, as it is done for who was cancelled."""
+    try:
+        await work
+    except Exception as error:  # noqa: BLE001 - nobody is there to be told
+        report(error)
+
+
 class EventLoopRuntime:
     """Clock, sleep and waiting for tasks of asyncio or trio. One for all: it has no state."""
 
@@ -363,23 +419,28 @@ class EventLoopRuntime:
                 return await work
         if _nobody_runs():
             return await work
-        task = asyncio.ensure_future(work)
+        step = _begun(work)
         cancelled: asyncio.CancelledError | None = None
         signal = Signal()
         signal.watch(float("inf"))
         try:
-            while not task.done():
+            while not step.done():
                 try:
-                    await asyncio.shield(task)
+                    with Rest(cancelled):
+                        await asyncio.wait((step,))
                 except asyncio.CancelledError as error:
-                    if task.cancelled():
-                        raise
-                    cancelled = error
+                    cancelled = cancelled or error
+        except GeneratorExit:
+            if _nobody_runs() and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+                await _done_here(work)
+            raise
         finally:
             signal.rest()
-        if cancelled is not None:
-            raise cancelled
-        return task.result()
+        if cancelled is None:
+            return step.result()
+        if not step.cancelled() and (failed := step.exception()) is not None:
+            raise cancelled from failed
+        raise cancelled
 
 
 EVENT_LOOP = EventLoopRuntime()
@@ -486,7 +547,12 @@ class LossScope:
         self._task: Any = None
         self._scope: Any = None
         if self._trio is None:
-            self._task = asyncio.current_task()
+            self._task = running_task()
+            if self._task is None:
+                raise InvalidArgument(
+                    "cancel_on_loss() outside of a task, where there is nothing to cancel: use it "
+                    "in the task that is to be cancelled"
+                )
             self._call = asyncio.get_running_loop().call_soon_threadsafe
             self._before = self._task.cancelling()
         else:

@@ -472,11 +472,15 @@ class StoreLock:
         """L6  Let go of whatever the nonce has. A far store is not waited for."""
         waiter.stands = False
         self._disown(waiter)
+        if self.site.near and waiter.ours:
+            await self.runtime.shield(self._withdrawn(waiter))
+        elif waiter.ours:
+            self._give_back(waiter, here=False)
+
+    async def _withdrawn(self, waiter: Waiter) -> None:
+        """One step for whoever is cancelled meanwhile."""
         try:
-            if self.site.near and waiter.ours:
-                await self.runtime.shield(self._send(lambda b: b.release(self.name, waiter.nonce)))
-            elif waiter.ours:
-                self._give_back(waiter, here=False)
+            await self._send(lambda b: b.release(self.name, waiter.nonce))
         except FAILURES:
             self.site.undo(self.name, waiter.nonce, self.terms.ttl)
 

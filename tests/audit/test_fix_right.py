@@ -329,6 +329,62 @@ def test_without_one_the_file_is_kept():
     assert "os.unlink" not in cured(text)
 
 
+# --- LH108: a locked file that holds data ---------------------------------------------------------
+
+DRAIN = """\
+import fcntl, os
+def sent(line):
+    print("sent", line)
+def show(path):
+    os.system("cat " + path)
+def drain_lock(lock_path):
+    with open(lock_path, "a+") as spool:
+        fcntl.flock(spool, fcntl.LOCK_EX)
+        STEP
+        os.remove(lock_path)
+with open("spool.lock", "a") as file:
+    file.write("a")
+drain_lock("spool.lock")
+with open("spool.lock", "a") as file:
+    file.write("b")
+drain_lock("spool.lock")
+"""
+FILLED = {
+    "iterated": "spool.seek(0); [sent(line) for line in spool]",
+    "read": "spool.seek(0); sent(spool.read())",
+    "handed on": "spool.seek(0); sent(list(spool))",
+    "by its number": "fd = spool.fileno(); os.lseek(fd, 0, 0); sent(os.read(fd, 9))",
+    "its path handed on": "show(lock_path)",
+    "written": 'spool.write("more"); spool.flush(); os.system("cat spool.lock")',
+    "printed": 'print("x", file=spool, flush=True); os.system("cat spool.lock")',
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_a_locked_file_that_holds_data_is_not_kept(name, tmp_path):
+    text = DRAIN.replace("STEP", FILLED[name])
+    assert "LH108" in codes(text)
+    before = ran(tmp_path / "before", text)
+    assert before[0] == 0
+    assert ran(tmp_path / "after", cured(text)) == before
+    assert fix.cured("app.py", text.encode(), EVERY, unsafe=False).left == 1
+
+
+LOCKING = {
+    "nothing": "pass",
+    "its pid": "spool.seek(0); spool.truncate(); spool.write(str(os.getpid())); spool.flush()",
+    "told": 'print("locked", lock_path)',
+    "by its number": "fd = spool.fileno(); os.ftruncate(fd, 0); os.write(fd, b'%d' % os.getpid())",
+}
+
+
+@pytest.mark.parametrize("name", LOCKING)
+def test_a_file_that_only_locks_is_kept(name):
+    text = DRAIN.replace("STEP", LOCKING[name])
+    assert "LH108" in codes(text)
+    assert "os.remove" not in cured(text)
+
+
 # --- LH201: an end that not every key gets -------------------------------------------------------
 
 CLIENT = "import redis\nr = redis.Redis()\n"

@@ -23,9 +23,11 @@ def codes(text: str) -> list[str]:
     return [hit[0] for hit in fix.findings("app.py", text.encode())]
 
 
-def ran(folder: Path, text: str) -> tuple[int, str, str]:
+def ran(folder: Path, text: str, redis: str = "") -> tuple[int, str, str]:
     """The program in a folder of its own: its exit code, and what it printed."""
     folder.mkdir()
+    if redis:
+        (folder / "redis.py").write_text(redis)
     (folder / "app.py").write_text(text)
     done = subprocess.run(
         [sys.executable, "app.py"],
@@ -383,6 +385,58 @@ def test_a_file_that_only_locks_is_kept(name):
     text = DRAIN.replace("STEP", LOCKING[name])
     assert "LH108" in codes(text)
     assert "os.remove" not in cured(text)
+
+
+# --- LH203, LH204: where the script stands, and what it is handed ---------------------------------
+
+REDIS = """\
+class Redis:
+    keys = {}
+    def get(self, key):
+        return self.keys.get(key)
+    def set(self, key, value, nx, ex):
+        return None if key in self.keys else self.keys.update({key: value}) or True
+    def delete(self, key):
+        self.keys.pop(key, None)
+    def eval(self, script, count, key, value):
+        if not isinstance(value, (bytes, str, int, float)):
+            raise TypeError("DataError: convert to bytes, string, int or float first")
+        return self.delete(key) or 1 if self.keys.get(key) == value else 0
+"""
+NIGHTLY = '''\
+"""The jobs of the night."""
+import redis
+import os
+r = redis.Redis()
+def main(job_lock):
+    token = os.urandom(8).hex()
+    if r.set(job_lock, token, nx=True, ex=30):
+        try:
+            print("work")
+        finally:
+            r.delete(job_lock)
+main("lock:job")
+LATE
+print(r.get("lock:job"))
+'''
+
+
+@pytest.mark.parametrize(
+    "late", ["import sys", "pass", "from json import loads", "import sys; sys"]
+)
+def test_the_script_stands_before_what_uses_it(late, tmp_path):
+    text = NIGHTLY.replace("LATE", late)
+    assert "LH203" in codes(text)
+    assert "r.eval(RELEASE_OWN" in cured(text)
+    before = ran(tmp_path / "before", text, REDIS)
+    assert before == (0, "work\nNone\n", "")
+    assert ran(tmp_path / "after", cured(text), REDIS) == before
+
+
+def test_the_script_stands_behind_the_imports_at_the_head():
+    text = NIGHTLY.replace("import redis", "from __future__ import annotations\nimport redis", 1)
+    rows = cured(text).splitlines()
+    assert rows.index("import os") + 2 == rows.index('RELEASE_OWN = """')
 
 
 # --- LH201: an end that not every key gets -------------------------------------------------------

@@ -215,7 +215,7 @@ class Rooted:
     __slots__ = ()
 CLASS
     def lock(self):
-        fcntl.flock(open(self.path, "a"), fcntl.LOCK_EX)
+        fcntl.flock(open(self.path, "a"), fcntl.LOCK_EX|fcntl.LOCK_NB)
 Job("j.lock").lock()
 print("ran")
 """
@@ -243,16 +243,22 @@ def test_a_plain_class_still_keeps_its_file():
 
 
 SEVERAL = {
-    "a parameter": "def lock(path):\n    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX)\n",
+    "a parameter": (
+        "def lock(path):\n    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX|fcntl.LOCK_NB)\n"
+    ),
     "made of a parameter": (
         "def lock(name):\n    path = f'/run/{name}.lock'\n"
-        "    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX)\n"
+        "    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX|fcntl.LOCK_NB)\n"
     ),
-    "a loop": "for path in ('a.lock', 'b'):\n    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX)\n",
+    "a loop": (
+        "for path in ('a.lock', 'b'):\n"
+        "    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX|fcntl.LOCK_NB)\n"
+    ),
     "an attribute that is set anew": (
         "class Job:\n    def __init__(self, path):\n        self.path = path\n"
         "    def go(self, path):\n        self.path = path\n"
-        "    def lock(self):\n        fcntl.flock(open(self.path, 'a'), fcntl.LOCK_EX)\n"
+        "    def lock(self):\n"
+        "        fcntl.flock(open(self.path, 'a'), fcntl.LOCK_EX|fcntl.LOCK_NB)\n"
     ),
 }
 
@@ -265,19 +271,40 @@ def test_a_helper_for_several_paths_gets_no_single_name(name):
 
 
 def test_a_path_that_is_locked_elsewhere_too_makes_the_cure_unsafe():
-    one = 'def a{0}():\n    fcntl.flock(open("app.lock", "a"), fcntl.LOCK_EX)\n'
+    one = 'def a{0}():\n    fcntl.flock(open("app.lock", "a"), fcntl.LOCK_EX|fcntl.LOCK_NB)\n'
     text = "import fcntl\n" + one.format(1) + one.format(2)  # kept by the one, waited for by two
     assert "LH115" in codes(text)
     assert cured(text) == text
 
 
 def test_six_dropped_files_get_six_names():
-    one = 'def a{0}():\n    fcntl.flock(open("a{0}.lock", "a"), fcntl.LOCK_EX)\n'
+    one = 'def a{0}():\n    fcntl.flock(open("a{0}.lock", "a"), fcntl.LOCK_EX|fcntl.LOCK_NB)\n'
     text = "import fcntl\n" + "".join(one.format(number) for number in range(6))
     after = cured(text)
     names = [row.split()[0] for row in after.splitlines() if " = open(" in row]
     assert len(set(names)) == 6
     assert codes(after) == []
+
+
+BARRIER = """\
+import fcntl
+def wait_for_the_lock_of_a_writer():
+    fcntl.flock(open("write.lock", "a"), FLAGS)
+wait_for_the_lock_of_a_writer()
+with open("write" + ".lock", "a") as writer:
+    fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("written")
+"""
+
+
+@pytest.mark.parametrize("flags", ["fcntl.LOCK_SH", "fcntl.LOCK_EX", "fcntl.LOCK_SH|fcntl.LOCK_NB"])
+def test_who_waits_until_nobody_holds_it_holds_nothing_then(flags, tmp_path):
+    text = BARRIER.replace("FLAGS", flags)
+    assert "LH115" in codes(text)
+    before = ran(tmp_path / "before", text)
+    assert before == (0, "written\n", "")
+    assert ran(tmp_path / "after", cured(text)) == before
+    assert "_lock_handle" in cured(text, unsafe=True)
 
 
 # --- LH108: what goes by whether the file is there -----------------------------------------------

@@ -578,6 +578,8 @@ def named_handle(tree: SourceTree, place: Spot) -> Kind | None:
     function = tree.above(locked, cst.FunctionDef)
     name = lasting(tree, function)
     kind = one_path(tree, file, function)
+    if kind == "safe" and not at_once(tree, locked):
+        kind = "unsafe"
     if name is None or kind is None:
         return None
     block, number = held
@@ -598,6 +600,16 @@ def named_handle(tree: SourceTree, place: Spot) -> Kind | None:
     tree.reblock(block, with_name)
     tree.swap(locked.args[0].value, lambda _node: cst.parse_expression(name))
     return kind
+
+
+def at_once(tree: SourceTree, locked: cst.Call) -> bool:
+    """Is one holder asked for, and nobody waited for?
+
+    Who waits and keeps nothing may wait for the others to end: kept, the lock would hinder them.
+    """
+    given = tree.code(locked.args[1].value) if len(locked.args) > 1 else ""
+    flags = set(re.findall(r"\w+", given))
+    return {"LOCK_EX", "LOCK_NB"} <= flags <= {"fcntl", "LOCK_EX", "LOCK_NB"}
 
 
 def lasting(tree: SourceTree, function: cst.FunctionDef | None) -> str | None:

@@ -466,6 +466,59 @@ def test_the_script_stands_behind_the_imports_at_the_head():
     assert rows.index("import os") + 2 == rows.index('RELEASE_OWN = """')
 
 
+REFUSED = """\
+import redis
+class Lock:
+    def __init__(self, lock_key):
+        self.client = redis.Redis()
+        self.lock_key = lock_key
+        self.token = None
+    def acquire(self):
+        token = "mine"
+        if self.client.set(self.lock_key, token, nx=True, ex=30):
+            self.token = token
+            return True
+        return False
+    def release(self):
+        if self.client.get(self.lock_key) == self.token:
+            self.client.delete(self.lock_key)
+held, refused = Lock("lock:a"), Lock("lock:a")
+print(held.acquire(), refused.acquire())
+refused.release()
+print(held.client.get("lock:a"))
+held.release()
+print(held.client.get("lock:a"))
+"""
+
+
+def test_who_was_refused_gives_nothing_back_and_no_error(tmp_path):
+    assert "LH204" in codes(REFUSED)
+    assert ".eval(" in cured(REFUSED)
+    before = ran(tmp_path / "before", REFUSED, REDIS)
+    assert before == (0, "True False\nmine\nNone\n", "")
+    assert ran(tmp_path / "after", cured(REFUSED), REDIS) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "guarded"),
+    [
+        ("token: str", False),
+        ("token: bytes = b'1'", False),
+        ("token: str = None", True),
+        ("token: str | None", True),
+        ("token", True),
+    ],
+)
+def test_a_value_that_is_never_none_is_not_asked(given, guarded):
+    text = CLIENT + (
+        f"def release(lock_key, {given}):\n"
+        "    if r.get(lock_key) == token:\n        r.delete(lock_key)\n"
+    )
+    assert "LH204" in codes(text)
+    assert ".eval(" in cured(text)
+    assert ("token is not None and" in cured(text)) == guarded
+
+
 # --- LH201: an end that not every key gets -------------------------------------------------------
 
 CLIENT = "import redis\nr = redis.Redis()\n"

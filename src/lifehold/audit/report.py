@@ -379,7 +379,7 @@ def without(report: AuditReport, file: Path) -> None:
 
 def read(file: Path) -> frozenset[str]:
     """The fingerprints in a baseline. Raises Unusable for one of another version."""
-    again = "write it anew with --write-baseline"
+    again = "remove it and write it anew with --write-baseline"
     try:
         data = json.loads(source.contents(str(file)).decode())
     except OSError as error:
@@ -395,6 +395,16 @@ def read(file: Path) -> frozenset[str]:
     ):
         raise Unusable(f"the baseline {file} is damaged: {again}")
     return frozenset(row["fingerprint"] for row in rows)
+
+
+def is_baseline(data: bytes) -> bool:
+    """Was this written as a baseline, of whatever version? An empty file holds nothing to lose."""
+    try:
+        told = json.loads(data) if data.strip() else {"schema": BASELINE}
+    except (ValueError, RecursionError):
+        return False
+    schema = told.get("schema") if isinstance(told, dict) else None
+    return isinstance(schema, str) and schema.startswith(BASELINE.partition("/")[0] + "/")
 
 
 # --- what a branch has changed -----------------------------------------------------------------

@@ -226,9 +226,11 @@ def digest_of(path: str, kind: str, data: bytes, mounts: tuple[str, ...]) -> str
     return hashed.hexdigest()
 
 
-def named(path: str, kind: str) -> str:
-    """What the rules ask of the name of a file that is no Python."""
-    return path.rpartition("/")[2] if kind else ""
+def named(path: str, kind: str) -> tuple[str, bool]:
+    """What the rules ask of the name of a file: of Python no more than whether it says lock."""
+    if kind:
+        return path.rpartition("/")[2], units.names_its_user(path)
+    return "", words.file_speaks_of_lock(path)
 
 
 def _kept(found: list[suppress.Suppression]) -> list[Any]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import javascript, source, suppress, units, words
+from . import javascript, shell, source, suppress, units, words
 from .catalogue import RULES
 from .finding import Edit, Finding, Notice, Span, fingerprint
 from .forms import judged
@@ -256,8 +256,16 @@ def _unit(path: str, kind: str, data: bytes, lines: int) -> Result:
         made["notices"] = [("not read: a line is longer than 200,000 characters", 0)]
         return made
     made["findings"] = list(hits_of_unit(path, kind, text))
-    made["suppressions"] = _kept(suppress.by_line(text))
+    if "lifehold:" in text:
+        made["suppressions"] = _kept(suppress.by_line(text, comments(path, kind, text)))
     return made
+
+
+def comments(path: str, kind: str, text: str) -> Callable[[int], bool]:
+    """Can a comment stand at an offset of this file? In a unit everywhere."""
+    if kind == "javascript":
+        return javascript.comments(path, text)
+    return shell.comments(text) if kind == "shell" else lambda _at: True
 
 
 def hits_of_unit(path: str, kind: str, text: str) -> Iterator[list[Any]]:

@@ -191,6 +191,37 @@ def test_what_was_read_is_remembered_by_its_content(tmp_path):
     assert changed.findings[0].line == first.findings[0].line + 1
 
 
+LUA = """\
+SCRIPT = "if redis.call('setnx', KEYS[1], ARGV[1]) == 1 then return 1 end return 0"
+"""
+ROW = "* * * * * backup test -f /run/a.lock && exit; touch /run/a.lock\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        ("counters.py", "lock.py", LUA),
+        ("a.crontab", "etc/crontab", ROW),
+        ("one/a.crontab", "cron.d/a.crontab", ROW),
+    ],
+)
+def test_what_a_rule_asks_of_the_name_is_remembered_with_it(tmp_path, old, new, text):
+    places = [tmp_path / "src" / name for name in (old, new)]
+    for order in (places, places[::-1]):
+        cache = tmp_path / f"cache-{order[0].name}-{order[0].parent.name}"
+        for place in order:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+            told = found(place, cache=cache).findings
+            assert told == found(place).findings
+            place.unlink()
+
+
+def test_a_script_of_lua_is_a_lock_by_the_name_of_its_file(tmp_path):
+    assert found(write(tmp_path, "counters.py", LUA)).findings == []
+    assert [each.code for each in found(write(tmp_path, "lock.py", LUA)).findings] != []
+
+
 def test_a_damaged_cache_is_made_anew(tmp_path):
     cache = tmp_path / "cache"
     file = write(tmp_path, "lock.py", BAD)

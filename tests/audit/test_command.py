@@ -364,6 +364,23 @@ def test_a_baseline_of_another_version_is_refused_with_the_cure(run, tmp_path, t
     assert "--write-baseline" in done.stderr
 
 
+@pytest.mark.parametrize("text", [BAD, "[1]", '{"name": "app", "schema": "app/1"}', "[" * 100_000])
+def test_no_file_but_a_baseline_is_written_over(run, tmp_path, text):
+    for name in ("app.py", "package.json"):
+        (tmp_path / name).write_text(text)
+        done = run("--write-baseline", name)
+        told = f"{name} is no baseline: name another file, or remove it\n"
+        assert (done.returncode, done.stdout, done.stderr.endswith(told)) == (2, "", True)
+        assert (tmp_path / name).read_text() == text
+
+
+@pytest.mark.parametrize("text", ['{"schema": "lifehold.audit-baseline/9"}', "", "\n"])
+def test_a_baseline_of_any_version_is_written_anew(run, tmp_path, text):
+    (tmp_path / "known.json").write_text(text)
+    assert run("--write-baseline", "known.json").returncode == 0
+    assert run("--baseline", "known.json").returncode == 0
+
+
 def test_a_hostile_file_name_writes_nothing_to_the_terminal(run, tmp_path):
     (tmp_path / "evil\x1b[31m.py").write_text(BAD)
     (tmp_path / "evil\x1b[32m.py").write_text("lock = (\nflock(")

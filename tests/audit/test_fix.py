@@ -88,7 +88,7 @@ return 0
 """
 client = redis.Redis()
 def release(lock_key, token):
-    if client.eval(RELEASE_OWN, 1, lock_key, token):
+    if token is not None and client.eval(RELEASE_OWN, 1, lock_key, token):
         return True
     return False
 ''',

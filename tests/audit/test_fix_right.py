@@ -23,9 +23,11 @@ def codes(text: str) -> list[str]:
     return [hit[0] for hit in fix.findings("app.py", text.encode())]
 
 
-def ran(folder: Path, text: str) -> tuple[int, str, str]:
+def ran(folder: Path, text: str, redis: str = "") -> tuple[int, str, str]:
     """The program in a folder of its own: its exit code, and what it printed."""
     folder.mkdir()
+    if redis:
+        (folder / "redis.py").write_text(redis)
     (folder / "app.py").write_text(text)
     done = subprocess.run(
         [sys.executable, "app.py"],
@@ -213,7 +215,7 @@ class Rooted:
     __slots__ = ()
 CLASS
     def lock(self):
-        fcntl.flock(open(self.path, "a"), fcntl.LOCK_EX)
+        fcntl.flock(open(self.path, "a"), fcntl.LOCK_EX|fcntl.LOCK_NB)
 Job("j.lock").lock()
 print("ran")
 """
@@ -241,16 +243,22 @@ def test_a_plain_class_still_keeps_its_file():
 
 
 SEVERAL = {
-    "a parameter": "def lock(path):\n    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX)\n",
+    "a parameter": (
+        "def lock(path):\n    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX|fcntl.LOCK_NB)\n"
+    ),
     "made of a parameter": (
         "def lock(name):\n    path = f'/run/{name}.lock'\n"
-        "    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX)\n"
+        "    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX|fcntl.LOCK_NB)\n"
     ),
-    "a loop": "for path in ('a.lock', 'b'):\n    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX)\n",
+    "a loop": (
+        "for path in ('a.lock', 'b'):\n"
+        "    fcntl.flock(open(path, 'a'), fcntl.LOCK_EX|fcntl.LOCK_NB)\n"
+    ),
     "an attribute that is set anew": (
         "class Job:\n    def __init__(self, path):\n        self.path = path\n"
         "    def go(self, path):\n        self.path = path\n"
-        "    def lock(self):\n        fcntl.flock(open(self.path, 'a'), fcntl.LOCK_EX)\n"
+        "    def lock(self):\n"
+        "        fcntl.flock(open(self.path, 'a'), fcntl.LOCK_EX|fcntl.LOCK_NB)\n"
     ),
 }
 
@@ -263,19 +271,40 @@ def test_a_helper_for_several_paths_gets_no_single_name(name):
 
 
 def test_a_path_that_is_locked_elsewhere_too_makes_the_cure_unsafe():
-    one = 'def a{0}():\n    fcntl.flock(open("app.lock", "a"), fcntl.LOCK_EX)\n'
+    one = 'def a{0}():\n    fcntl.flock(open("app.lock", "a"), fcntl.LOCK_EX|fcntl.LOCK_NB)\n'
     text = "import fcntl\n" + one.format(1) + one.format(2)  # kept by the one, waited for by two
     assert "LH115" in codes(text)
     assert cured(text) == text
 
 
 def test_six_dropped_files_get_six_names():
-    one = 'def a{0}():\n    fcntl.flock(open("a{0}.lock", "a"), fcntl.LOCK_EX)\n'
+    one = 'def a{0}():\n    fcntl.flock(open("a{0}.lock", "a"), fcntl.LOCK_EX|fcntl.LOCK_NB)\n'
     text = "import fcntl\n" + "".join(one.format(number) for number in range(6))
     after = cured(text)
     names = [row.split()[0] for row in after.splitlines() if " = open(" in row]
     assert len(set(names)) == 6
     assert codes(after) == []
+
+
+BARRIER = """\
+import fcntl
+def wait_for_the_lock_of_a_writer():
+    fcntl.flock(open("write.lock", "a"), FLAGS)
+wait_for_the_lock_of_a_writer()
+with open("write" + ".lock", "a") as writer:
+    fcntl.flock(writer, fcntl.LOCK_EX | fcntl.LOCK_NB)
+print("written")
+"""
+
+
+@pytest.mark.parametrize("flags", ["fcntl.LOCK_SH", "fcntl.LOCK_EX", "fcntl.LOCK_SH|fcntl.LOCK_NB"])
+def test_who_waits_until_nobody_holds_it_holds_nothing_then(flags, tmp_path):
+    text = BARRIER.replace("FLAGS", flags)
+    assert "LH115" in codes(text)
+    before = ran(tmp_path / "before", text)
+    assert before == (0, "written\n", "")
+    assert ran(tmp_path / "after", cured(text)) == before
+    assert "_lock_handle" in cured(text, unsafe=True)
 
 
 # --- LH108: what goes by whether the file is there -----------------------------------------------
@@ -327,6 +356,167 @@ def test_a_file_is_not_kept_where_something_goes_by_its_absence(name, tmp_path):
 def test_without_one_the_file_is_kept():
     text = TIDY.replace("BEFORE", "").replace("AFTER", "")
     assert "os.unlink" not in cured(text)
+
+
+# --- LH108: a locked file that holds data ---------------------------------------------------------
+
+DRAIN = """\
+import fcntl, os
+def sent(line):
+    print("sent", line)
+def show(path):
+    os.system("cat " + path)
+def drain_lock(lock_path):
+    with open(lock_path, "a+") as spool:
+        fcntl.flock(spool, fcntl.LOCK_EX)
+        STEP
+        os.remove(lock_path)
+with open("spool.lock", "a") as file:
+    file.write("a")
+drain_lock("spool.lock")
+with open("spool.lock", "a") as file:
+    file.write("b")
+drain_lock("spool.lock")
+"""
+FILLED = {
+    "iterated": "spool.seek(0); [sent(line) for line in spool]",
+    "read": "spool.seek(0); sent(spool.read())",
+    "handed on": "spool.seek(0); sent(list(spool))",
+    "by its number": "fd = spool.fileno(); os.lseek(fd, 0, 0); sent(os.read(fd, 9))",
+    "its path handed on": "show(lock_path)",
+    "written": 'spool.write("more"); spool.flush(); os.system("cat spool.lock")',
+    "printed": 'print("x", file=spool, flush=True); os.system("cat spool.lock")',
+}
+
+
+@pytest.mark.parametrize("name", FILLED)
+def test_a_locked_file_that_holds_data_is_not_kept(name, tmp_path):
+    text = DRAIN.replace("STEP", FILLED[name])
+    assert "LH108" in codes(text)
+    before = ran(tmp_path / "before", text)
+    assert before[0] == 0
+    assert ran(tmp_path / "after", cured(text)) == before
+    assert fix.cured("app.py", text.encode(), EVERY, unsafe=False).left == 1
+
+
+LOCKING = {
+    "nothing": "pass",
+    "its pid": "spool.seek(0); spool.truncate(); spool.write(str(os.getpid())); spool.flush()",
+    "told": 'print("locked", lock_path)',
+    "by its number": "fd = spool.fileno(); os.ftruncate(fd, 0); os.write(fd, b'%d' % os.getpid())",
+}
+
+
+@pytest.mark.parametrize("name", LOCKING)
+def test_a_file_that_only_locks_is_kept(name):
+    text = DRAIN.replace("STEP", LOCKING[name])
+    assert "LH108" in codes(text)
+    assert "os.remove" not in cured(text)
+
+
+# --- LH203, LH204: where the script stands, and what it is handed ---------------------------------
+
+REDIS = """\
+class Redis:
+    keys = {}
+    def get(self, key):
+        return self.keys.get(key)
+    def set(self, key, value, nx, ex):
+        return None if key in self.keys else self.keys.update({key: value}) or True
+    def delete(self, key):
+        self.keys.pop(key, None)
+    def eval(self, script, count, key, value):
+        if not isinstance(value, (bytes, str, int, float)):
+            raise TypeError("DataError: convert to bytes, string, int or float first")
+        return self.delete(key) or 1 if self.keys.get(key) == value else 0
+"""
+NIGHTLY = '''\
+"""The jobs of the night."""
+import redis
+import os
+r = redis.Redis()
+def main(job_lock):
+    token = os.urandom(8).hex()
+    if r.set(job_lock, token, nx=True, ex=30):
+        try:
+            print("work")
+        finally:
+            r.delete(job_lock)
+main("lock:job")
+LATE
+print(r.get("lock:job"))
+'''
+
+
+@pytest.mark.parametrize(
+    "late", ["import sys", "pass", "from json import loads", "import sys; sys"]
+)
+def test_the_script_stands_before_what_uses_it(late, tmp_path):
+    text = NIGHTLY.replace("LATE", late)
+    assert "LH203" in codes(text)
+    assert "r.eval(RELEASE_OWN" in cured(text)
+    before = ran(tmp_path / "before", text, REDIS)
+    assert before == (0, "work\nNone\n", "")
+    assert ran(tmp_path / "after", cured(text), REDIS) == before
+
+
+def test_the_script_stands_behind_the_imports_at_the_head():
+    text = NIGHTLY.replace("import redis", "from __future__ import annotations\nimport redis", 1)
+    rows = cured(text).splitlines()
+    assert rows.index("import os") + 2 == rows.index('RELEASE_OWN = """')
+
+
+REFUSED = """\
+import redis
+class Lock:
+    def __init__(self, lock_key):
+        self.client = redis.Redis()
+        self.lock_key = lock_key
+        self.token = None
+    def acquire(self):
+        token = "mine"
+        if self.client.set(self.lock_key, token, nx=True, ex=30):
+            self.token = token
+            return True
+        return False
+    def release(self):
+        if self.client.get(self.lock_key) == self.token:
+            self.client.delete(self.lock_key)
+held, refused = Lock("lock:a"), Lock("lock:a")
+print(held.acquire(), refused.acquire())
+refused.release()
+print(held.client.get("lock:a"))
+held.release()
+print(held.client.get("lock:a"))
+"""
+
+
+def test_who_was_refused_gives_nothing_back_and_no_error(tmp_path):
+    assert "LH204" in codes(REFUSED)
+    assert ".eval(" in cured(REFUSED)
+    before = ran(tmp_path / "before", REFUSED, REDIS)
+    assert before == (0, "True False\nmine\nNone\n", "")
+    assert ran(tmp_path / "after", cured(REFUSED), REDIS) == before
+
+
+@pytest.mark.parametrize(
+    ("given", "guarded"),
+    [
+        ("token: str", False),
+        ("token: bytes = b'1'", False),
+        ("token: str = None", True),
+        ("token: str | None", True),
+        ("token", True),
+    ],
+)
+def test_a_value_that_is_never_none_is_not_asked(given, guarded):
+    text = CLIENT + (
+        f"def release(lock_key, {given}):\n"
+        "    if r.get(lock_key) == token:\n        r.delete(lock_key)\n"
+    )
+    assert "LH204" in codes(text)
+    assert ".eval(" in cured(text)
+    assert ("token is not None and" in cured(text)) == guarded
 
 
 # --- LH201: an end that not every key gets -------------------------------------------------------

@@ -16,6 +16,7 @@ from lifehold.cli.main import main
 ANY = 0xFFFFFFFF
 USER, NAMED, GROUP, MASK, OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
 OLD, NEW = b"x = 1\n", b"x = 3\n"
+KNOWN = b'{"schema": "lifehold.audit-baseline/1", "findings": []}\n'
 
 
 def entries(*each):
@@ -112,11 +113,11 @@ def test_another_users_file_is_left_as_it_is(folder):
 @needs("root")
 def test_a_baseline_goes_through_no_link_of_another_user(folder):
     victim, link = folder / "victim", folder / "known.json"
-    victim.write_bytes(OLD)
+    victim.write_bytes(KNOWN)
     link.symlink_to("victim")
     os.chown(folder, NOBODY, NOBODY)
     assert main(["audit", "--no-cache", "--write-baseline", str(link), str(folder)]) == 2
-    assert (victim.read_bytes(), link.is_symlink()) == (OLD, True)
+    assert (victim.read_bytes(), link.is_symlink()) == (KNOWN, True)
     link.unlink()
     assert main(["audit", "--no-cache", "--write-baseline", str(link), str(folder)]) == 0
     assert sorted(each.name for each in folder.iterdir()) == ["known.json", "victim"]
@@ -124,12 +125,12 @@ def test_a_baseline_goes_through_no_link_of_another_user(folder):
 
 def test_a_baseline_takes_the_place_of_the_old_one_in_one_step(folder):
     known = folder / "known.json"
-    known.write_bytes(OLD)
+    known.write_bytes(KNOWN)
     known.chmod(0o640)
     with open(known, "rb") as reader:
         assert main(["audit", "--no-cache", "--write-baseline", str(known), str(folder)]) == 0
-        assert reader.read() == OLD  # whoever reads it has all of the old one
-    assert (known.stat().st_mode & 0o777, b"findings" in known.read_bytes()) == (0o640, True)
+        assert reader.read() == KNOWN  # whoever reads it has all of the old one
+    assert (known.stat().st_mode & 0o777, known.read_bytes() != KNOWN) == (0o640, True)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no FIFOs here")

@@ -69,6 +69,31 @@ def test_a_file_that_git_does_not_know_is_new_as_a_whole(checkout, tmp_path, cap
 
 
 @needs("command:git")
+@pytest.mark.parametrize("attribute", ["-diff", "binary", "diff=other"])
+def test_attributes_hide_no_line(checkout, tmp_path, capfd, attribute):
+    (tmp_path / ".gitattributes").write_text(f"*.py {attribute}\n")
+    (tmp_path / "old.py").write_text(BAD + "\n\n" + OTHER)
+    line = len(BAD.splitlines()) + 2 + 4
+    assert told(capfd, "--diff-base", "HEAD") == [f"old.py:{line}"]
+
+
+@needs("command:git")
+def test_an_ignored_file_is_new_when_it_or_its_folder_is_named(checkout, tmp_path, capfd):
+    (tmp_path / ".gitignore").write_text("cache\nmade/\n")
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "one.py").write_text(OTHER)
+    assert told(capfd, "--diff-base", "HEAD", "made/one.py", "old.py") == ["made/one.py:4"]
+    assert told(capfd, "--diff-base", "HEAD", "made") == ["made/one.py:4"]
+    assert told(capfd, "--diff-base", "HEAD", ".") == []
+
+
+@needs("command:git")
+def test_other_rights_change_no_line(checkout, tmp_path, capfd):
+    (tmp_path / "old.py").chmod(0o755)
+    assert told(capfd, "--diff-base", "HEAD") == []
+
+
+@needs("command:git")
 def test_a_renamed_file_is_known_by_its_lines(checkout, tmp_path, capfd):
     checkout("mv", "old.py", "moved.py")
     assert told(capfd, "--diff-base", "HEAD") == []

@@ -74,6 +74,66 @@ def test_a_string_of_javascript_silences_nothing():
         assert found(text, "app.js") >= found(SCRIPT, "app.js")
 
 
+TEMPLATES = (
+    "const help = `\n// COMMENT\n`;\n",
+    "const help = `é\n// COMMENT\n`;\n",
+    'const url = "https://COMMENT";\n',
+    "const view = <p>\n// COMMENT\n</p>;\n",
+)
+
+
+@pytest.mark.parametrize("comment", ["lifehold: ignore-file", "lifehold: ignore -- why"])
+@pytest.mark.parametrize("text", TEMPLATES)
+def test_a_text_of_several_lines_in_javascript_silences_nothing(text, comment):
+    text = text.replace("COMMENT", comment) + SCRIPT
+    assert found(text, "app.jsx") == found(SCRIPT, "app.jsx") != set()
+
+
+@pytest.mark.parametrize(
+    "text", ["// COMMENT\n", "/* // COMMENT */\n", 'const s = "// lifehold: no"; // COMMENT\n']
+)
+def test_a_comment_of_javascript_silences_its_file(text):
+    text = text.replace("COMMENT", "lifehold: ignore-file -- why")
+    assert found(text + SCRIPT, "app.js") == set()
+
+
+TAKES = """\
+LOCK=/tmp/a.lock
+if [ -f "$LOCK" ]; then exit 1; fi
+touch "$LOCK"
+"""
+DOCUMENTS = (
+    "cat <<EOF > page.md\nWrite \\`# COMMENT\\` to silence a file.\nEOF\n",
+    "cat <<'EOT' > page.md\n# COMMENT\nEOT\n",
+    "cat <<A <<-B > page.md\none\nA\n\t# COMMENT\n\tB\n",
+    "echo 'one\n# COMMENT\n'\n",
+    'echo "# COMMENT"\n',
+    "echo https://COMMENT\n",
+)
+
+
+@pytest.mark.parametrize("text", DOCUMENTS)
+def test_a_text_in_a_shell_script_silences_nothing(text):
+    text = text.replace("COMMENT", "lifehold: ignore-file -- why") + TAKES
+    assert found(text, "app.sh") == found(TAKES, "app.sh") != set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# COMMENT\n",
+        "cat <<EOF\ntext\nEOF\n# COMMENT\n",
+        "true  # COMMENT\n",
+        "x=$(\n  # COMMENT\n  date\n)\n",
+        'echo "# lifehold: no"  # COMMENT\n',
+        "if ((2 > 1)); then # COMMENT\n  true\nfi\n",
+    ],
+)
+def test_a_comment_of_a_shell_script_silences_its_file(text):
+    text = text.replace("COMMENT", "lifehold: ignore-file -- why")
+    assert found(text + TAKES, "app.sh") == set()
+
+
 @pytest.mark.parametrize("comment", RIGHT)
 def test_what_is_spelled_right_is_understood(comment):
     (made,) = suppressions(f"x = 1  # {comment}\n")

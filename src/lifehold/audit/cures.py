@@ -61,7 +61,8 @@ def keep_the_file(tree: SourceTree, place: Spot) -> Kind | None:
     whole = emptied(tree, statement)
     if not does_no_more(tree, whole, gone):
         return None
-    asked = asks_for_files(tree, whole, path_in(tree, gone))
+    path = path_in(tree, gone)
+    asked = asks_for_files(tree, whole, path) or holds_data(tree, gone, path, place)
     return ("unsafe" if asked else "safe") if tree.drop(whole) else None
 
 
@@ -100,6 +101,89 @@ def asks_for_files(tree: SourceTree, whole: cst.CSTNode, path: str) -> bool:
 
 
 READS = ("open", "read_text", "read_bytes")
+# What the handle of a lock file is for. None of it reads.
+OF_A_HANDLE = frozenset(
+    "close closed fileno flush fsync fstat seek lseek truncate ftruncate fcntl flock lockf locking"
+    " fchmod fchown set_inheritable name isinstance bool print fdopen".split()
+)
+NAMED = (cst.AssignTarget, cst.Assign, cst.AnnAssign, cst.AsName, cst.WithItem, cst.NameItem)
+ASKED = (cst.Comparison, cst.ComparisonTarget, cst.UnaryOperation, cst.BooleanOperation, cst.If)
+SAYS_PID = re.compile(r"(?<![a-z])(get)?pid(?![a-z])")
+SAME_FILE = re.compile(
+    r"(?:os\.fdopen\()?(?!None$)([a-zA-Z_][\w.]*?)(\.fileno\(\)|[,)].*)?", re.DOTALL
+)
+
+
+def holds_data(tree: SourceTree, gone: cst.Call, path: str, place: Spot) -> bool:
+    """Is the locked file more than a lock: is it read, handed on, or filled with more than a pid?
+
+    The next holder would find the content of this one.
+    """
+    function = tree.above(gone, cst.FunctionDef) or tree.module
+    first = 0 if function is tree.module else tree.line(function)
+    first = max([first, *(line for line in place.spans[:1] if line < place.line)])
+    for call in tree.within(function, cst.Call):
+        given = {tree.code(arg.value) for arg in call.args}
+        opens = name_of(call) == "open" and owner_of(tree, call) in MODULES
+        quiet = opens or name_of(call) in (*NAMES_PATH, *LOOKS, *REMOVALS)
+        if {path, f"str({path})"} & given and first < tree.line(call) < place.line:
+            if not quiet and not TELLS.match(tree.code(call.func)):
+                return True
+    return not all(
+        only_locks(tree, each)
+        for name, scope in handles(tree, path, place)
+        for each in tree.within(scope, cst.Attribute if "." in name else cst.Name)
+        if tree.code(each) == name
+    )
+
+
+def handles(tree: SourceTree, path: str, place: Spot) -> set[tuple[str, cst.CSTNode]]:
+    """The names of the file that is locked, each with where it means that file."""
+    locked = call_on(tree, place.spans[0], "flock", "lockf", "locking") if place.spans else None
+    found: set[tuple[str, cst.CSTNode]] = set()
+
+    def add(node: cst.CSTNode, text: str) -> None:
+        name = SAME_FILE.fullmatch(text)
+        inner = tree.above(node, cst.FunctionDef)
+        if name:
+            found.add((name[1], inner if inner and "." not in name[1] else tree.module))
+
+    if locked is not None and locked.args:
+        add(locked, tree.code(locked.args[0].value))
+    for call in tree.within(tree.module, cst.Call):
+        if name_of(call) == "open" and path_in(tree, call) == path:
+            add(call, handle_of(tree, call))
+    size = -1
+    while size != len(found):
+        size = len(found)
+        for name, scope in list(found):
+            for each in tree.within(scope, cst.Assign):
+                value = SAME_FILE.fullmatch(tree.code(each.value))
+                target = tree.code(each.targets[0].target)
+                if value and name in (target, value[1]) and target != value[1]:
+                    add(each, value[0])
+                    add(each, target)
+    return found
+
+
+def only_locks(tree: SourceTree, handle: cst.CSTNode) -> bool:
+    """Does this use of a handle neither read the file nor write more than a pid into it?"""
+    above = tree.parents[handle]
+    if isinstance(above, cst.Attribute):
+        if above.attr is handle:
+            return True  # something else of the same name
+        name, whole = above.attr.value, tree.parents[above]
+    elif isinstance(above, cst.Arg):
+        call = tree.parents[above]
+        if above.keyword is handle or not isinstance(call, cst.Call):
+            return above.keyword is handle
+        name = "write" if above.keyword else name_of(call)
+        whole = call
+    else:
+        return isinstance(above, (*NAMED, *ASKED))
+    if name == "write":
+        return bool(SAYS_PID.search(tree.code(whole)))
+    return name in OF_A_HANDLE or "lock" in name.lower()
 
 
 def writes(tree: SourceTree, opened: cst.Call) -> bool:
@@ -494,6 +578,8 @@ def named_handle(tree: SourceTree, place: Spot) -> Kind | None:
     function = tree.above(locked, cst.FunctionDef)
     name = lasting(tree, function)
     kind = one_path(tree, file, function)
+    if kind == "safe" and not at_once(tree, locked):
+        kind = "unsafe"
     if name is None or kind is None:
         return None
     block, number = held
@@ -514,6 +600,16 @@ def named_handle(tree: SourceTree, place: Spot) -> Kind | None:
     tree.reblock(block, with_name)
     tree.swap(locked.args[0].value, lambda _node: cst.parse_expression(name))
     return kind
+
+
+def at_once(tree: SourceTree, locked: cst.Call) -> bool:
+    """Is one holder asked for, and nobody waited for?
+
+    Who waits and keeps nothing may wait for the others to end: kept, the lock would hinder them.
+    """
+    given = tree.code(locked.args[1].value) if len(locked.args) > 1 else ""
+    flags = set(re.findall(r"\w+", given))
+    return {"LOCK_EX", "LOCK_NB"} <= flags <= {"fcntl", "LOCK_EX", "LOCK_NB"}
 
 
 def lasting(tree: SourceTree, function: cst.FunctionDef | None) -> str | None:

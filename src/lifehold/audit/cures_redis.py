@@ -290,13 +290,38 @@ def compare_in_one(tree: SourceTree, place: Spot) -> Kind | None:
     if kind is None or made is None or not tree.drop(statement):
         return None
     waits = isinstance(tree.parents.get(got), cst.Await)
-
-    def test_in_one(node: cst.CSTNode) -> cst.CSTNode:
-        call = cst.ensure_type(made(got), cst.Call)
-        return cst.Await(call) if waits else call
-
-    tree.swap(test, test_in_one)
+    tree.swap(test, lambda _node: tested(tree, cst.ensure_type(made(got), cst.Call), waits=waits))
     return kind
+
+
+def tested(tree: SourceTree, script: cst.Call, *, waits: bool) -> cst.BaseExpression:
+    """The script as a test. A client refuses None, which is equal to no answer of GET."""
+    asked: cst.BaseExpression = cst.Await(script) if waits else script
+    value = script.args[-1].value
+    if never_none(tree, value):
+        return asked
+    there = cst.ComparisonTarget(cst.IsNot(), cst.Name("None"))
+    return cst.BooleanOperation(cst.Comparison(value, [there]), cst.And(), asked)
+
+
+LITERALS = (cst.SimpleString, cst.ConcatenatedString, cst.FormattedString, cst.Integer, cst.Float)
+
+
+def never_none(tree: SourceTree, value: cst.BaseExpression) -> bool:
+    """Is this a literal, or a parameter that is annotated as text or a number?"""
+    function = tree.above(value, cst.FunctionDef)
+    if function is None or not isinstance(value, cst.Name):
+        return isinstance(value, LITERALS)
+    last = int(tree.positions[function].end.line)
+    if value.value in assigned_between(tree, tree.line(function), last):
+        return False
+    return any(
+        each.name.value == value.value
+        and each.annotation is not None
+        and tree.code(each.annotation.annotation) in ("str", "bytes", "int", "float")
+        and (each.default is None or tree.code(each.default) != "None")
+        for each in tree.within(function.params, cst.Param)
+    )
 
 
 def bare(tree: SourceTree, node: cst.CSTNode, got: cst.Call) -> bool:

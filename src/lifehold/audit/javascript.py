@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from . import words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tree_sitter import Node, Parser
 
@@ -191,6 +191,18 @@ def below(node: Node | None) -> Iterator[Node]:
 
 def field_of(node: Node | None, name: str) -> Node | None:
     return node.child_by_field_name(name) if node is not None else None
+
+
+def comments(path: str, text: str) -> Callable[[int], bool]:
+    """Does an offset stand in a comment?"""
+    root = parser("." + path.rpartition(".")[2]).parse(text.encode()).root_node
+    found = [(n.start_byte, n.end_byte) for n in below(root) if n.type == "comment"]
+
+    def within(at: int) -> bool:
+        place = len(text[:at].encode())
+        return any(first <= place < last for first, last in found)
+
+    return within
 
 
 class Source:

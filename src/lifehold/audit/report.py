@@ -379,7 +379,7 @@ def without(report: AuditReport, file: Path) -> None:
 
 def read(file: Path) -> frozenset[str]:
     """The fingerprints in a baseline. Raises Unusable for one of another version."""
-    again = "write it anew with --write-baseline"
+    again = "remove it and write it anew with --write-baseline"
     try:
         data = json.loads(source.contents(str(file)).decode())
     except OSError as error:
@@ -397,9 +397,20 @@ def read(file: Path) -> frozenset[str]:
     return frozenset(row["fingerprint"] for row in rows)
 
 
+def is_baseline(data: bytes) -> bool:
+    """Was this written as a baseline, of whatever version? An empty file holds nothing to lose."""
+    try:
+        told = json.loads(data) if data.strip() else {"schema": BASELINE}
+    except (ValueError, RecursionError):
+        return False
+    schema = told.get("schema") if isinstance(told, dict) else None
+    return isinstance(schema, str) and schema.startswith(BASELINE.partition("/")[0] + "/")
+
+
 # --- what a branch has changed -----------------------------------------------------------------
 
 HUNK = re.compile(rb"^@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@", re.MULTILINE)
+OTHERS = ("ls-files", "--others", "-z")
 Lines = list[tuple[int, int]]  # first and last, in order
 Checkouts = dict[Path, dict[str, Lines | None]]  # the changed lines of each file in each
 
@@ -407,16 +418,31 @@ Checkouts = dict[Path, dict[str, Lines | None]]  # the changed lines of each fil
 def checkouts(paths: Iterable[str], revision: str) -> Checkouts:
     """Those that hold these paths, with what changed since `revision`. Raises Unusable."""
     found: Checkouts = {}
+    named: dict[Path, list[str]] = {}
     for path in paths:
-        checkout_of(Path(path), revision, found)
+        top = checkout_of(Path(path), revision, found)
+        named.setdefault(top, []).append(Path(path).resolve().relative_to(top).as_posix())
+    for top, names in named.items():
+        found[top].update(dict.fromkeys(ignored(top, names)))
     return found
+
+
+def ignored(top: Path, names: list[str]) -> list[str]:
+    """The files under these names that git ignores: who names them asks for them."""
+    whole = "\0".join(f"./{name}" for name in names)  # no name is read as a pattern
+    told = git(top, "--no-literal-pathspecs", "check-ignore", "-z", "--stdin", given=whole)
+    if not told:
+        return []
+    asked = map(os.fsdecode, told.rstrip(b"\0").split(b"\0"))
+    return list(map(os.fsdecode, (git(top, *OTHERS, "--", *asked) or b"").split(b"\0")))
 
 
 def changed_since(report: AuditReport, revision: str, known: Checkouts) -> None:
     """Leave what touches lines that changed since this branch left `revision`. Raises Unusable.
 
     A finding touches a line by its own place or by a second one. Where lines went away, those
-    beside the gap have changed. Files that git does not know yet are new as a whole.
+    beside the gap have changed. Files that git does not know yet are new as a whole, and so are
+    ignored ones, if they or their folder are named.
     """
     new = []
     for each in report.findings:
@@ -461,7 +487,7 @@ def changed_lines(top: Path, revision: str) -> dict[str, Lines | None]:
     start = (git(top, "merge-base", named.decode().strip(), "HEAD") or named).decode().strip()
     diff = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "-M", "--ignore-submodules")
     told = git(top, *diff, "--name-status", "-z", start)
-    new = git(top, "ls-files", "--others", "--exclude-standard", "-z")
+    new = git(top, *OTHERS, "--exclude-standard")
     if told is None or new is None:
         raise Unusable(f"--diff-base: git cannot compare {str(top)!r} with {revision!r}")
     changes: dict[str, Lines | None] = dict.fromkeys(map(os.fsdecode, new.split(b"\0")))
@@ -473,8 +499,10 @@ def changed_lines(top: Path, revision: str) -> dict[str, Lines | None]:
         if kind[0] == "A":
             changes[names[-1]] = None
         elif kind[0] != "D":
-            text = git(top, *diff, "--unified=0", start, "--", *names)
-            changes[names[-1]] = hunks(text) if text is not None else None
+            text = git(top, *diff, "--text", "--unified=0", start, "--", *names)
+            lines = hunks(text) if text is not None else None
+            told_all = lines or kind[0] == "R" or b"\nnew mode " in (text or b"")
+            changes[names[-1]] = lines if told_all else None
     return changes
 
 
@@ -487,7 +515,7 @@ def hunks(text: bytes) -> Lines:
     return found
 
 
-def git(top: Path, *words: str) -> bytes | None:
+def git(top: Path, *words: str, given: str = "") -> bytes | None:
     """What git says, in a checkout; None when it refuses. Raises Unusable where there is none."""
     import subprocess
 
@@ -495,7 +523,7 @@ def git(top: Path, *words: str) -> bytes | None:
     try:
         done = subprocess.run(  # noqa: S603
             ["git", "-C", str(top), *words],  # noqa: S607  the git of whoever asks
-            stdin=subprocess.DEVNULL,
+            input=os.fsencode(given),
             capture_output=True,
             env=env,
             check=False,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import javascript, source, suppress, units, words
+from . import javascript, shell, source, suppress, units, words
 from .catalogue import RULES
 from .finding import Edit, Finding, Notice, Span, fingerprint
 from .forms import judged
@@ -226,9 +226,11 @@ def digest_of(path: str, kind: str, data: bytes, mounts: tuple[str, ...]) -> str
     return hashed.hexdigest()
 
 
-def named(path: str, kind: str) -> str:
-    """What the rules ask of the name of a file that is no Python."""
-    return path.rpartition("/")[2] if kind else ""
+def named(path: str, kind: str) -> tuple[str, bool]:
+    """What the rules ask of the name of a file: of Python no more than whether it says lock."""
+    if kind:
+        return path.rpartition("/")[2], units.names_its_user(path)
+    return "", words.file_speaks_of_lock(path)
 
 
 def _kept(found: list[suppress.Suppression]) -> list[Any]:
@@ -254,8 +256,16 @@ def _unit(path: str, kind: str, data: bytes, lines: int) -> Result:
         made["notices"] = [("not read: a line is longer than 200,000 characters", 0)]
         return made
     made["findings"] = list(hits_of_unit(path, kind, text))
-    made["suppressions"] = _kept(suppress.by_line(text))
+    if "lifehold:" in text:
+        made["suppressions"] = _kept(suppress.by_line(text, comments(path, kind, text)))
     return made
+
+
+def comments(path: str, kind: str, text: str) -> Callable[[int], bool]:
+    """Can a comment stand at an offset of this file? In a unit everywhere."""
+    if kind == "javascript":
+        return javascript.comments(path, text)
+    return shell.comments(text) if kind == "shell" else lambda _at: True
 
 
 def hits_of_unit(path: str, kind: str, text: str) -> Iterator[list[Any]]:

@@ -10,12 +10,16 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from . import words
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 OPERATORS = ("&&", "||", ";;&", ";;", ";&", "|&", ";", "&", "|", "(", ")", "\n")
 REDIRECT = re.compile(r"(\d+|\{\w+\})?(<<<|<<-|<<|<>|>>|>\||>&|<&|&>>|&>|>|<)")
+ENDING = re.compile(r"\s*\\?['\"]?([\w.!-]+)['\"]?")  # what ends a here-document
 ASSIGNS = re.compile(r"(\w+)\+?=(.*)", re.DOTALL)
 LEAVES = frozenset("exit return continue break die fail error abort quit".split())
 TEST = frozenset("[ [[ test".split())
@@ -111,9 +115,16 @@ class ShellCommand:
         return self.within or "the script"
 
 
-def tokens(text: str) -> list[Token]:
-    """The words and operators; here-documents and comments are left out."""
+Texts = list[tuple[int, int]]  # offsets: where a text begins, and where it ends
+
+
+def tokens(text: str, texts: Texts | None = None) -> list[Token]:
+    """The words and operators; here-documents and comments are left out.
+
+    `texts` is told where here-documents stand, and words that hold no commands.
+    """
     found: list[Token] = []
+    told: Texts = [] if texts is None else texts
     here: list[tuple[str, bool]] = []
     at, line, start = 0, 1, 0
     size, last = len(text), text.rfind("))")
@@ -128,48 +139,61 @@ def tokens(text: str) -> list[Token]:
             inner = text[at + 2 : end]
             for part in ("[[", inner, "]]"):  # a test of numbers
                 found.append(Token("word", plain(part), line, at - start, end + 2 - start))
-            if "\n" in inner:
-                line, start = line + inner.count("\n"), at + 2 + inner.rindex("\n") + 1
+            line, start = place_behind(text, at, end, line, start)
             at = end + 2
         elif char == "#":
             at = text.find("\n", at) if text.find("\n", at) >= 0 else size
         elif char == "\n":
             found.append(Token("op", "\n", line, at - start, at - start))
-            at, line = at + 1, line + 1
-            for word, tabs in here:
-                at, line = behind_document(text, at, line, word, tabs)
+            start = at = at + 1
+            line += 1
+            at, line = behind_documents(text, at, line, here)
+            told.append((start, at))
             here, start = [], at
         elif (match := REDIRECT.match(text, at)) and not text.startswith(("<(", ">("), at):
             found.append(Token("redirect", match[0], line, at - start, match.end() - start))
             at = match.end()
-            if match[2] in ("<<", "<<-"):
-                heading = re.compile(r"\s*(\\?['\"]?)([\w.!-]+)['\"]?").match(text, at)
-                if heading:
-                    here.append((heading[2], match[2] == "<<-"))
+            heading = ENDING.match(text, at) if match[2] in ("<<", "<<-") else None
+            if heading:
+                here.append((heading[1], match[2] == "<<-"))
+        elif sign := next((each for each in OPERATORS if text.startswith(each, at)), ""):
+            found.append(Token("op", sign, line, at - start, at - start + len(sign)))
+            at += len(sign)
         else:
-            sign = next((each for each in OPERATORS if text.startswith(each, at)), None)
-            if sign:
-                found.append(Token("op", sign, line, at - start, at - start + len(sign)))
-                at += len(sign)
-                continue
             end = word_end(text, at)
             raw = text[at:end]
             found.append(Token("word", plain(raw), line, at - start, end - start))
-            if "\n" in raw:
-                line += raw.count("\n")
-                start = at + raw.rindex("\n") + 1
+            if "$(" not in raw and "`" not in raw:
+                told.append((at, end))
+            line, start = place_behind(text, at, end, line, start)
             at = max(end, at + 1)
     return found
 
 
-def behind_document(text: str, at: int, line: int, word: str, tabs: bool) -> tuple[int, int]:
-    while at < len(text):
-        end = text.find("\n", at)
-        end = len(text) if end < 0 else end
-        row = text[at:end]
-        at, line = end + 1, line + 1
-        if (row.lstrip("\t") if tabs else row).rstrip("\r") == word:
-            break
+def place_behind(text: str, at: int, end: int, line: int, start: int) -> tuple[int, int]:
+    """The line behind a piece of the text, and where it begins."""
+    more = text.count("\n", at, end)
+    return (line + more, text.rindex("\n", at, end) + 1) if more else (line, start)
+
+
+def comments(text: str) -> Callable[[int], bool]:
+    """Can a comment begin at an offset: is it in no here-document, and in no word?"""
+    texts: Texts = []
+    tokens(text, texts)
+    return lambda at: text[at] == "#" and not any(first <= at < last for first, last in texts)
+
+
+def behind_documents(
+    text: str, at: int, line: int, here: list[tuple[str, bool]]
+) -> tuple[int, int]:
+    for word, tabs in here:
+        while at < len(text):
+            end = text.find("\n", at)
+            end = len(text) if end < 0 else end
+            row = text[at:end]
+            at, line = end + 1, line + 1
+            if (row.lstrip("\t") if tabs else row).rstrip("\r") == word:
+                break
     return at, line
 
 

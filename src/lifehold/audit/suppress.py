@@ -11,6 +11,10 @@ import io
 import re
 import tokenize
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 UNUSED = "LH001"
 OURS = re.compile(r"(?:#|//)\s*lifehold:\s*ignore(?P<rest>.*)")
@@ -79,11 +83,18 @@ def suppressions(text: str) -> list[Suppression]:
     return found
 
 
-def by_line(text: str) -> list[Suppression]:
-    """Those of a language without tokens here: a comment speaks for its line, or for the next."""
+def by_line(text: str, comments: Callable[[int], bool]) -> list[Suppression]:
+    """Those of a language without tokens here: a comment speaks for its line, or for the next.
+
+    `comments`: can a comment stand at this offset?
+    """
     found = []
-    for number, row in enumerate(text.split("\n") if "lifehold:" in text else (), 1):
+    at = 0
+    for number, row in enumerate(text.split("\n"), 1):
         match = OURS.search(row)
+        while match and not comments(at + match.start()):
+            match = OURS.search(row, match.start() + 1)
+        at += len(row) + 1
         made = _read(match[0], number, match.start(), 0) if match else None
         if made is not None:
             made.last += row.lstrip().startswith(("#", "//"))

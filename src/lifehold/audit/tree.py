@@ -128,16 +128,18 @@ class SourceTree:
         return True
 
     def preface(self, text: str) -> bool:
-        """A statement of the module's own, behind its imports."""
-        body = list(self.module.body)
+        """A statement of the module's own, behind the imports at its head.
+
+        An import that comes later may stand behind what uses the statement.
+        """
         number = 0
-        for place, each in enumerate(body):
-            if not isinstance(each, cst.SimpleStatementLine):
-                continue
-            first = each.body[0]
-            docstring = place == 0 and isinstance(first, cst.Expr)
-            if docstring or isinstance(first, cst.Import | cst.ImportFrom):
-                number = place + 1
+        for place, each in enumerate(self.module.body):
+            small = each.body if isinstance(each, cst.SimpleStatementLine) else ()
+            docstring = place == 0 and len(small) == 1 and isinstance(small[0], cst.Expr)
+            imports = bool(small) and all(isinstance(s, cst.Import | cst.ImportFrom) for s in small)
+            if not (docstring or imports):
+                break
+            number = place + 1
         made = cst.parse_statement(text, self.module.config_for_parsing)
         if number:
             made = made.with_changes(leading_lines=[cst.EmptyLine(indent=False)])

@@ -66,13 +66,18 @@ def scripts(unit: Unit) -> Iterator[Script]:
         yield Script(unit.path, "\n" * (number - 1) + text)
 
 
+def names_its_user(path: str) -> bool:
+    """Does each row of this table of cron say first who runs it? Those of the system do."""
+    return "cron.d" in path.split("/") or path.endswith("etc/crontab")
+
+
 def commands(unit: Unit) -> Iterator[tuple[int, str]]:
     if unit.kind == "cron":
         for number, row in enumerate(unit.rows, 1):
             found = None if row.lstrip().startswith("#") else CRON.match(row)
             if found:
                 text = found[2]
-                if "cron.d" in unit.path.split("/") or unit.path.endswith("etc/crontab"):
+                if names_its_user(unit.path):
                     text = re.sub(r"^\S+\s+", lambda m: " " * len(m[0]), text)
                 yield number, " " * found.start(2) + text.replace("\\%", "%")
     elif unit.kind == "systemd":

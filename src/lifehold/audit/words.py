@@ -104,6 +104,11 @@ def speaks_of_lock(text: str) -> bool:
     return any(word.endswith("lock") and not word.endswith(NO_LOCKS) for word in found)
 
 
+def file_speaks_of_lock(path: str) -> bool:
+    """Does the name of a file say so? Nothing else of it is asked by a rule of Python."""
+    return speaks_of_lock(path.rpartition("/")[2])
+
+
 def acquires(name: str) -> bool:
     """Does a function of this name acquire?"""
     words = set(pieces(name))

@@ -269,11 +269,23 @@ def _cache() -> Path | None:
 
 
 def _write(file: Path, text: str) -> None:
-    """In one step, and as root through no link of somebody else."""
-    from ..audit import fix
+    """A baseline, in one step, and as root through no link of somebody else.
+
+    A file that is no baseline was named by mistake: it stays as it is.
+    """
+    from ..audit import fix, report, source
     from ..audit.settings import Unusable
 
-    if why := fix.put(file, None, text.encode()):
+    old: bytes | None = None
+    try:
+        old = source.contents(str(file))
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise Unusable(f"{file} cannot be written: {error.strerror}") from None
+    if old is not None and not report.is_baseline(old):
+        raise Unusable(f"{file} is no baseline: name another file, or remove it")
+    if why := fix.put(file, old, text.encode()):
         raise Unusable(f"{file} cannot be written: {why}")
 
 

@@ -644,9 +644,9 @@ def lua_scripts(judge: Judge) -> Iterator[tuple[Function, ast.Constant, str, str
 
 def of_a_lock(judge: Judge, function: Function, name: str) -> bool:
     owner = function.within.name if function.within else ""
-    return words.speaks_of_lock(f"{name} {owner} {judge.module.path.rpartition('/')[2]}") or (
-        "unlock" in name.lower()
-    )
+    if words.speaks_of_lock(f"{name} {owner}") or "unlock" in name.lower():
+        return True
+    return words.file_speaks_of_lock(judge.module.path)
 
 
 def lua_without_end(judge: Judge) -> Iterator[Hit]:

@@ -144,18 +144,8 @@ class FileDraft(Single):
             raise _missing(self.path)
         if there is not None and self.kind == "x":
             raise FileExistsError(errno.EEXIST, "mode 'x' makes a new file, and it is there")
-        if there is not None and self.before.st_nlink != 1:
-            raise UnsafeGround(
-                f"{self.path!r} has {self.before.st_nlink} names: to replace one of them would "
-                "tear it from the others. Remove the other links, or write it under a `Lock`",
-                name=self.path,
-            )
-        if there is not None and self._is_lock(there):
-            raise UnsafeGround(
-                f"{self.path!r} is a lock file: another in its place would let a second holder "
-                f"in. Name the file of your data; its lock is {self.path + '.lock'!r}",
-                name=self.path,
-            )
+        if there is not None:
+            refuse_torn(self.files, self.path, there, self.before)
         if there is not None and self._is_mounted(there):
             raise UnsafeGround(
                 f"{self.path!r} is a mount of its own, as a single file that a container is given: "
@@ -171,17 +161,6 @@ class FileDraft(Single):
                 "not made of it",
                 name=self.path,
             )
-
-    def _is_lock(self, there: int) -> bool:
-        """L1  By its record; who only reads leaves none, and is seen by flock(2)."""
-        if content := self.files.first(there, record.READ_SIZE):
-            return record.begins(content)
-        try:
-            self.files.flock(there, LOCK_EX | LOCK_NB)
-            self.files.flock(there, LOCK_UN)
-        except BlockingIOError:
-            return True
-        return False
 
     def _is_mounted(self, there: int) -> bool:
         try:
@@ -418,6 +397,34 @@ class FileDraft(Single):
             pass  # gone, or out of reach: the next writer removes it, and what went wrong is told
         finally:
             self.copy = ""
+
+
+def refuse_torn(files: Files, path: str, fd: int, found: os.stat_result) -> None:
+    """Raises UnsafeGround for an open file that others would still have, were it replaced."""
+    if found.st_nlink != 1:
+        raise UnsafeGround(
+            f"{path!r} has {found.st_nlink} names: to replace one of them would tear it from the "
+            "others. Remove the other links, or write it under a `Lock`",
+            name=path,
+        )
+    if _is_lock(files, fd):
+        raise UnsafeGround(
+            f"{path!r} is a lock file: another in its place would let a second holder in. Name "
+            "the file of your data, which is never the file of its lock",
+            name=path,
+        )
+
+
+def _is_lock(files: Files, fd: int) -> bool:
+    """L1  By its record; who only reads leaves none, and is seen by flock(2)."""
+    if content := files.first(fd, record.READ_SIZE):
+        return record.begins(content)
+    try:
+        files.flock(fd, LOCK_EX | LOCK_NB)
+        files.flock(fd, LOCK_UN)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _identity(found: os.stat_result | None) -> tuple[int, ...] | None:

@@ -2,8 +2,8 @@
 
 Promise: what is decorated runs under the lock from its first line to its last one, or is refused
 when it is decorated, or, where that cannot be seen before, when it is called. A generator, what
-contextlib makes of one, and the coroutine of a function that is no coroutine function, would run
-when the lock is free again.
+contextlib makes of one, a future that is not done, and what a function that is no coroutine
+function answers to be awaited, would run when the lock is free again.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def blocking(
     def locked(*args: P.args, **kwargs: P.kwargs) -> R:
         with block(args, kwargs):
             got = function(*args, **kwargs)
-            if type(got).__name__ in _LATER:
-                _refuse_later(function, got)
+            if (later := _later(got) or _to_be_awaited(got)) is not None:
+                raise _too_late(function, later)
             return got
 
     functools.update_wrapper(locked, function)
@@ -74,8 +74,8 @@ def awaiting(
     async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
         async with block(args, kwargs):
             got = await function(*args, **kwargs)
-            if type(got).__name__ in _LATER:
-                _refuse_later(function, got)
+            if (later := _later(got)) is not None:
+                raise _too_late(function, later)
             return got
 
     functools.update_wrapper(locked, function)
@@ -118,12 +118,42 @@ def refuse_unfit(function: object, face: str) -> None:
     refuse_generators(function)
 
 
-def _refuse_later(function: object, got: object) -> None:
-    """It is left as it is: others may have it, as a task that was made of it."""
-    kind = _LATER[type(got).__name__]
-    raise InvalidArgument(
-        f"{_name(function)!r} answered {kind}, which would run when its lock is free again: use "
-        "`with` inside of it, or await it before it is answered"
+def _later(got: object) -> str | None:
+    """What would run when the lock is free again; None for what has ended."""
+    kind = type(got)
+    if kind.__name__ in _LATER:
+        return _LATER[kind.__name__]
+    if _is_future(got) and not _is_done(got):
+        return f"a {kind.__name__} that is not done"
+    return None
+
+
+def _to_be_awaited(got: object) -> str | None:
+    """The same of a plain function: whoever awaits its answer does so without the lock."""
+    kind = type(got)  # a class with the method may be an answer too
+    if getattr(kind, "__await__", None) is None or _is_future(got):
+        return None
+    return f"an awaitable, {kind.__name__}"
+
+
+def _is_future(got: object) -> bool:
+    """Of asyncio by the mark that it tells its own by; of concurrent.futures by its class."""
+    futures = sys.modules.get("concurrent.futures")  # who made one has loaded it
+    return hasattr(type(got), "_asyncio_future_blocking") or isinstance(
+        got, getattr(futures, "Future", ())
+    )
+
+
+def _is_done(got: object) -> bool:
+    done = getattr(got, "done", None)
+    return done is not None and bool(done())
+
+
+def _too_late(function: object, later: str) -> InvalidArgument:
+    """What was answered is left as it is: others may have it, as a task that was made of it."""
+    return InvalidArgument(
+        f"{_name(function)!r} answered {later}, which would run when its lock is free again: use "
+        "`with` inside of it, or wait for it before it is answered"
     )
 
 

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -118,6 +120,39 @@ def test_what_would_run_later_is_refused_when_it_is_answered(shape, inner, tmp_p
         with pytest.raises(InvalidArgument, match="free again"):
             PLAIN[shape](path)(function)()
     assert not is_held(path, shape)
+
+
+class Lazy:
+    """As a query that is made when it is awaited."""
+
+    def __await__(self):
+        yield
+
+
+@pytest.mark.parametrize("shape", PLAIN)
+def test_work_that_goes_on_when_it_is_answered_is_refused(shape, tmp_path):
+    """Two of it would be inside at once."""
+    lock, go_on = PLAIN[shape](str(tmp_path / "a.lock")), threading.Event()
+
+    async def main():
+        waits, loop = asyncio.Event(), asyncio.get_running_loop()
+        task = loop.create_task(waits.wait())
+        for answer in (task, asyncio.gather(task), loop.create_future(), Lazy()):
+            with pytest.raises(InvalidArgument, match="free again"):
+                lock(lambda answer=answer: answer)()
+        waits.set()
+        await task
+        assert lock(lambda: task)() is task  # it has ended: nothing of it runs later
+
+    asyncio.run(main())
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.raises(InvalidArgument, match="Future that is not done"):
+            lock(lambda: pool.submit(go_on.wait, 60))()
+        go_on.set()
+        done = pool.submit(int)
+        assert done.result(60) == 0
+        assert lock(lambda: done)() is done
+    assert lock(lambda: Lazy)() is Lazy  # the class itself can be awaited by nobody
 
 
 @pytest.mark.parametrize("shape", PLAIN)
@@ -255,6 +290,16 @@ def test_a_coroutine_function_holds_it_while_it_runs(shape, tmp_path):
 
         with pytest.raises(InvalidArgument, match="free again"):
             await later()
+
+        @block
+        async def starts(work):
+            return work
+
+        task = asyncio.get_running_loop().create_task(asyncio.sleep(0))
+        with pytest.raises(InvalidArgument, match="Task that is not done"):
+            await starts(task)
+        await task
+        assert await starts(task) is task
 
     asyncio.run(run())
 

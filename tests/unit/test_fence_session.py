@@ -121,6 +121,138 @@ def act(write, session, account):
     session.commit()
 
 
+def of_the_connection(session):
+    session.connection().commit()
+
+
+def of_its_transaction(session):
+    session.connection().get_transaction().commit()
+
+
+def of_its_transaction_in_a_savepoint(session):
+    session.connection().begin_nested()
+    by_connection(session, None)
+    session.connection().get_transaction().commit()
+
+
+CONNECTION_COMMITS = [of_the_connection, of_its_transaction, of_its_transaction_in_a_savepoint]
+
+
+@pytest.mark.parametrize("begun", ["before", "inside"])
+@pytest.mark.parametrize("commit", CONNECTION_COMMITS)
+def test_a_late_connection_of_the_session_does_not_commit(session, engine, account, begun, commit):
+    advanced(engine, 6)
+    if begun == "before":
+        by_connection(session, account)
+    with SessionFence(session, "a", 5):
+        by_connection(session, account)
+        with pytest.raises(StaleToken):
+            commit(session)
+        session.rollback()
+        assert amount(engine, account) == 0
+        by_connection(session, account)
+        with pytest.raises(StaleToken):
+            commit(session)
+    session.close()
+    assert amount(engine, account) == 0
+    by_connection(session, account)
+    commit(session)
+    assert amount(engine, account) == 50  # after its block nothing is guarded
+
+
+def test_a_refused_connection_leaves_no_write_to_the_next_one_of_its_pool(engine, account):
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.orm import Session
+
+    one = create_engine(engine.url, pool_size=1, max_overflow=0)
+    advanced(engine, 6)
+    with Session(one) as session, SessionFence(session, "a", 5):
+        by_connection(session, account)
+        with pytest.raises(StaleToken):
+            of_the_connection(session)
+    with one.connect() as connection:
+        assert connection.execute(text("select max(amount) from account")).scalar_one() == 0
+        connection.commit()
+    one.dispose()
+    assert amount(engine, account) == 0
+
+
+def test_each_commit_of_a_connection_is_admitted(session, engine, account):
+    from sqlalchemy import text
+
+    pay = text("update account set amount = amount + 1")
+    with SessionFence(session, "a", 5):
+        for commit in (of_the_connection, of_its_transaction, of_the_connection):
+            session.connection().execute(pay)
+            with session.begin_nested():
+                session.execute(pay)
+            commit(session)
+        assert amount(engine, account) == 6
+        advanced(engine, 6)
+        session.connection().execute(pay)
+        with pytest.raises(StaleToken):
+            of_the_connection(session)
+        session.close()
+    assert amount(engine, account) == 6
+
+
+@pytest.mark.parametrize("url", ["postgresql"], indirect=True)  # SQLite has one writer at a time
+def test_an_admission_that_went_with_its_savepoint_is_made_anew(session, engine, account):
+    with SessionFence(session, "a", 5):
+        outer = session.begin_nested()
+        session.begin_nested()
+        session.get(account, 7).amount = 40
+        session.get_nested_transaction().commit()
+        outer.rollback()
+        advanced(engine, 6)
+        by_connection(session, account)
+        with pytest.raises(StaleToken):
+            of_the_connection(session)
+        session.rollback()
+    assert amount(engine, account) == 0
+
+
+def test_a_session_of_a_given_connection_is_guarded_and_let_go(engine, account):
+    from sqlalchemy.orm import Session
+
+    with engine.connect() as connection:
+        for token in (5, 6):
+            with Session(connection) as session, SessionFence(session, "a", token):
+                by_connection(session, account)
+                connection.commit()
+        with Session(connection) as session, SessionFence(session, "a", 5):
+            by_connection(session, account)
+            with pytest.raises(StaleToken):
+                connection.commit()
+            connection.rollback()
+        assert not [*connection.dispatch.commit, *connection.dispatch.begin]
+
+
+def test_a_transaction_of_two_phases_is_admitted_in_its_first(session, engine, account):
+    """As the events tell it: a server may be set up without the second phase."""
+    advanced(engine, 6)
+    with SessionFence(session, "a", 5):
+        for told in (("prepare_twophase", "x"), ("commit_twophase", "x", False)):
+            by_connection(session, account)
+            with pytest.raises(StaleToken):
+                getattr(session.connection().dispatch, told[0])(session.connection(), *told[1:])
+            session.rollback()
+        connection = session.connection()
+        connection.dispatch.commit_twophase(connection, "x", True)
+
+
+def test_a_connection_that_begins_to_commit_each_statement_is_refused(session, engine, account):
+    with SessionFence(session, "a", 5):
+        by_connection(session, account)
+        of_the_connection(session)
+        advanced(engine, 6)
+        session.connection().execution_options(isolation_level="AUTOCOMMIT")
+        with pytest.raises(InvalidArgument, match="one transaction"):
+            by_connection(session, account)
+        session.close()
+    assert amount(engine, account) == 50
+
+
 def test_the_guard_ends_with_its_block(session, engine, account):
     advanced(engine, 6)
     with SessionFence(session, "a", 5):
@@ -261,6 +393,24 @@ def test_a_session_that_writes_into_several_databases_is_refused(engine, account
     other.dispose()
 
 
+def test_the_connection_of_another_database_does_not_commit_by_itself(engine, account, tmp_path):
+    from sqlalchemy import create_engine, text
+    from sqlalchemy.orm import Session
+
+    other = create_engine(f"sqlite:///{tmp_path / 'other'}")
+    account.metadata.create_all(other)
+    with other.begin() as connection:
+        connection.execute(text(create_table()))
+    with Session(engine, binds={account: other}) as session, SessionFence(session, "a", 5):
+        connection = session.connection({"mapper": account})
+        connection.execute(text("insert into account (id, amount) values (1, 50)"))
+        with pytest.raises(InvalidArgument, match="several databases"):
+            connection.commit()
+    with other.connect() as connection:
+        assert connection.execute(text("select count(*) from account")).scalar_one() == 0
+    other.dispose()
+
+
 def test_a_row_with_a_newer_fence_is_left_alone(session, engine, account):
     from sqlalchemy import delete, update
 
@@ -299,6 +449,7 @@ def test_of_several_rows_of_a_statement_all_must_be_admitted(session, engine, ac
 
 def test_an_async_session_is_guarded_by_the_same_event(url, engine, account):
     require("package:greenlet", "package:aiosqlite")
+    from sqlalchemy import update
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
     async def main():
@@ -314,6 +465,10 @@ def test_an_async_session_is_guarded_by_the_same_event(url, engine, account):
                 (await session.get(account, 7)).amount = 50
                 with pytest.raises(StaleToken):
                     await session.commit()
+                await session.rollback()
+                await session.execute(update(account).values(amount=50))
+                with pytest.raises(StaleToken):
+                    await (await session.connection()).commit()
                 await session.rollback()
         await slow.dispose()
 

@@ -300,6 +300,44 @@ def test_a_link_is_neither_followed_nor_replaced(tmp_path):
         FencedFile(tmp_path, 5).write(b"new")
 
 
+def is_not_replaced(path, why):
+    guard = FencedFile(path, 5)
+    for act in (lambda: guard.write(b"new"), lambda: guard.update(lambda _: b"new")):
+        with pytest.raises(UnsafeGround, match=why):
+            act()
+    assert not os.path.exists(f"{path}.fence")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"kind": "kernel"}, {"kind": "soft", "ttl": 30}, {"exclusive": False}]
+)
+def test_a_lock_file_is_not_replaced(tmp_path, options):
+    """Another one in its place would let a second holder in."""
+    path = tmp_path / "job.lock"
+    with Lock(path, **options).acquire() as lease:
+        is_not_replaced(path, "second holder")
+        lease.check()
+
+
+def test_a_file_of_several_names_is_not_torn_from_them(tmp_path):
+    path, other = tmp_path / "x", tmp_path / "y"
+    path.write_bytes(b"old")
+    other.hardlink_to(path)
+    is_not_replaced(path, "has 2 names")
+    assert path.samefile(other)
+    other.unlink()
+    FencedFile(path, 5).write(b"new")
+    assert path.read_bytes() == b"new"
+
+
+def test_a_file_that_is_empty_and_may_not_be_written_is_replaced(tmp_path):
+    path = tmp_path / "x"
+    path.touch(0o444)
+    FencedFile(path, 5).write(b"")
+    FencedFile(path, 5).write(b"new")
+    assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", 0o444)
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b"{}", b'{"lifehold":1,"kind":"fence","fence":"x"}', b"\0" * 50,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import json
 import os
 import pickle
@@ -17,6 +18,7 @@ import pytest
 import lifehold
 from lifehold import (
     AsyncLease,
+    AsyncLock,
     Cancel,
     CorruptRecord,
     InvalidArgument,
@@ -622,6 +624,28 @@ def test_a_cancelled_task_leaves_no_result_and_the_next_runs(name):
         return await job()
 
     assert asyncio.run(main()) == "next"
+
+
+def test_what_aonce_decorates_is_a_coroutine_function_to_other_decorators(name):
+    async def two():
+        return 2
+
+    for function in (two, lambda: 2):  # its `fn` may be a plain one
+        job = aonce(name)(function)
+        assert inspect.iscoroutinefunction(job)
+        assert job.__name__ == function.__name__
+        assert asyncio.run(AsyncLock(f"{name}.outer")(job)()) == 2
+        for wrong in (Lock(f"{name}.outer"), once(name)):
+            with pytest.raises(InvalidArgument, match=r"@AsyncLock|aonce"):
+                wrong(job)
+    with pytest.raises(InvalidArgument, match="called with arguments"):
+        asyncio.run(job(5))
+    assert asyncio.run(aonce(lambda number: f"{name}-{number}")(absent)(5)) == 5
+    assert not inspect.iscoroutinefunction(once(name)(len))
+
+
+async def absent(number):
+    return number
 
 
 def test_a_failing_task_and_an_async_check_are_as_in_the_blocking_form(name):

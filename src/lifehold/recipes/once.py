@@ -393,7 +393,7 @@ def named(kind: type[Any], rules: OnceRules) -> Any:
 def decorator(
     face: str,
     name: Any,
-    run: Callable[[object, Callable[[], object]], object],
+    run: Callable[[object, Callable[[], object]], Any],
     *,
     coroutine: bool = False,
 ) -> object:
@@ -410,7 +410,7 @@ def decorator(
         function = given[0]
         refuse_function(function, coroutine=coroutine)
 
-        def called(*args: object, **kwargs: object) -> object:
+        def begun(args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
             if (args or kwargs) and not callable(name):
                 raise InvalidArgument(
                     f"@{face}({name!r}) on {called_so(function)!r}, which was called with "
@@ -420,8 +420,15 @@ def decorator(
             of = name(*args, **kwargs) if callable(name) else name
             return run(of, lambda: function(*args, **kwargs))
 
-        functools.update_wrapper(called, function)
-        return called
+        def called(*args: object, **kwargs: object) -> object:
+            return begun(args, kwargs)
+
+        async def acalled(*args: object, **kwargs: object) -> object:
+            return await begun(args, kwargs)
+
+        made = acalled if coroutine else called  # what decorates it further asks which it is
+        functools.update_wrapper(made, function)
+        return made
 
     return decorate
 

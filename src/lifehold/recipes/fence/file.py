@@ -29,7 +29,7 @@ from ...core.errors import (
 )
 from ...core.fence import LARGEST, admit
 from ...core.value import value
-from ...data_file import COPY, DIGITS, NEW
+from ...data_file import COPY, DIGITS, NEW, refuse_torn
 from ...lease import BlockEntry, part
 from ...local import ground
 from ...local.files import CREATE, FOLDER, READ_ONLY, READ_WRITE
@@ -124,12 +124,17 @@ class FencedFile:
     def write(self, data: bytes) -> None:
         """Replace the content in one step. On the disk when this returns, if `durable`.
 
-        Raises StaleToken, and nothing is written, when a later holder has been here; Timeout,
-        SystemRefused, CorruptRecord.
+        Raises StaleToken, and nothing is written, when a later holder has been here; UnsafeGround
+        for a lock file, and for a file of several names; Timeout, SystemRefused, CorruptRecord.
         """
         content = as_bytes(self.path, data)
         token = token_of(self._lease, self.path)
-        self._under_the_lock(lambda held: self._told(self._pair.put, content, token, held.check))
+
+        def work(held: Holding) -> None:
+            self._told(self._pair.refuse_torn)
+            self._told(self._pair.put, content, token, held.check)
+
+        self._under_the_lock(work)
 
     def update(self, change: Callable[[bytes | None], bytes]) -> bytes:
         """`write(change(data))` with no other writer in between; what was written.
@@ -139,6 +144,7 @@ class FencedFile:
         token = token_of(self._lease, self.path)
 
         def work(held: Holding) -> bytes:
+            self._told(self._pair.refuse_torn)
             self._told(self._pair.advance, token, held.check)
             seen, of = self._told(self._pair.look)
             made = as_bytes(self.path, change(seen.data))
@@ -326,6 +332,26 @@ class FencedPair:
         if admit(self.path, token, known.fence) > known.fence:
             self._sweep(self.path + SUFFIX)
             self._note(Fence(token, known.written, known.before), still, of)
+
+    def refuse_torn(self) -> None:
+        """Raises UnsafeGround for data that others would still have, were it replaced."""
+        if (there := self._there()) is None:
+            return
+        fd = self._opened(empty=not there.st_size)
+        if fd is not None:
+            try:
+                refuse_torn(self.files, self.path, fd, self.files.fstat(fd))
+            finally:
+                self.files.close(fd)
+
+    def _opened(self, *, empty: bool) -> int | None:
+        """The data, for a look. None for none."""
+        if empty:  # it may be locked, which over NFS only a writer's descriptor can tell
+            try:
+                return self._open(self.path, READ_WRITE | os.O_NONBLOCK)
+            except PermissionError:
+                pass
+        return self._open(self.path, READ_ONLY | os.O_NONBLOCK)  # a FIFO does not keep us
 
     def put(
         self, data: bytes, token: int, still: Callable[[], object], of: os.stat_result | None = None
@@ -528,9 +554,9 @@ class FencedPair:
             self.files.close(fd)
         return read_fence(content, path), found
 
-    def _open(self, path: str) -> int | None:
+    def _open(self, path: str, how: int = READ_ONLY) -> int | None:
         try:
-            return self.files.open(path, READ_ONLY)
+            return self.files.open(path, how)
         except FileNotFoundError:
             return None
         except OSError as error:

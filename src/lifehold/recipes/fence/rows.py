@@ -17,6 +17,8 @@ be rolled back. The column: `fence BIGINT NOT NULL DEFAULT 0`; NULL counts as 0.
 
 from __future__ import annotations
 
+from weakref import WeakSet
+
 from ...core.errors import InvalidArgument
 from ...core.fence import stale
 from ...runtime import fork
@@ -39,7 +41,6 @@ from .sql import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
     from .rule import Carrier
@@ -183,7 +184,9 @@ class AsyncRowFence(_RowFence):
 # one that was admitted: flushes, bulk statements, and what went through `session.connection()`. A
 # session that writes into several databases is refused, since a fence guards its own alone.
 # Rule: the admission of sql.py runs in `before_commit`, in the very transaction that is to be
-# committed. That event, and neither `before_flush` nor `do_orm_execute`, sees all of these.
+# committed. That event, and neither `before_flush` nor `do_orm_execute`, sees all of these. A
+# connection that is told to commit says so in its own `commit` alone: there it is admitted again.
+# Not promised: anything against a COMMIT that SQLAlchemy does not see, as the driver's own.
 
 
 __all__ = ["SessionFence", "fenced", "wrote"]
@@ -225,7 +228,7 @@ class SessionFence:
                 "can; for others write the fence into the row, with fenced() and wrote()"
             )
         self._admission = Admission(driver, name, lease, table, strict)
-        self._blocks: list[dict[str, Callable[..., None]]] = []  # those entered: what each hears
+        self._blocks: list[_Block] = []  # those entered
 
     def advance(self) -> None:
         """Refuse older tokens from now on. To be committed before the first read under a lease."""
@@ -242,24 +245,14 @@ class SessionFence:
             )
 
         begun = getattr(self._session, "get_transaction", lambda: None)()
-        for connection, *_ in () if begun is None else begun._connections.values():
+        there = [] if begun is None else [each for each, *_ in begun._connections.values()]
+        for connection in there:
             self._refuse_loose(connection)
-
-        def admit(session: Any) -> None:  # a block's own: SQLAlchemy hears one function once
-            self._before_commit(session)
-
-        def look(_session: object, _begun: object, connection: Any) -> None:
-            self._refuse_loose(connection)
-
-        hears: dict[str, Callable[..., None]] = {"after_begin": look, "before_commit": admit}
-        for name, hear in hears.items():
-            self._alchemy.event.listen(self._session, name, hear)
-        self._blocks.append(hears)
+        self._blocks.append(_Block(self, there))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for name, hear in self._blocks.pop().items():
-            self._alchemy.event.remove(self._session, name, hear)
+        self._blocks.pop().end()
 
     def _refuse_loose(self, connection: Any) -> None:
         """At commit it would be too late: each statement would stay as it is written."""
@@ -275,15 +268,32 @@ class SessionFence:
         session.flush()  # so that all its connections are there
         parts = session.get_transaction()._connections.values()  # no public name for them
         if len({id(connection) for connection, *_ in parts}) > 1:
-            raise InvalidArgument(
-                f"{self._admission.name!r}: the session writes into several databases, and the "
-                "fence stands in one of them: guard a session of each"
-            )
+            raise self._several()
+
+    def _before_its_commit(self, connection: Any) -> None:
+        """A connection commits: at the end of the session's own commit, or by itself."""
+        try:
+            if connection.engine is not self._session.get_bind().engine:
+                raise self._several()
+            self._play_on(connection, bound=True)
+        except BaseException:
+            # SQLAlchemy takes it for ended, and would lend it on with its writes pending.
+            if not connection.invalidated:
+                connection.dialect.do_rollback(connection.connection)
+            raise
+
+    def _several(self) -> InvalidArgument:
+        return InvalidArgument(
+            f"{self._admission.name!r}: the session writes into several databases, and the fence "
+            "stands in one of them: guard a session of each"
+        )
 
     def _play(self, *, bound: bool) -> None:
         session = self._session
         is_connection = isinstance(session, self._alchemy.Connection)
-        connection = session if is_connection else session.connection()
+        self._play_on(session if is_connection else session.connection(), bound=bound)
+
+    def _play_on(self, connection: Any, *, bound: bool) -> None:
         plan = self._admission.plan(bound=bound)
         try:
             statement = next(plan)
@@ -308,6 +318,56 @@ class SessionFence:
         rows = tuple(tuple(row) for row in result) if result.returns_rows else ()
         raw = connection.connection.driver_connection
         return SqlAnswer(result.rowcount, rows, in_transaction(raw))
+
+
+class _Block:
+    """What one block hears until it ends; each method is called as its event.
+
+    The methods are of one block: SQLAlchemy hears one function once.
+    """
+
+    OF_SESSION = ("after_begin", "before_commit")
+    OF_CONNECTION = ("begin", "commit", "prepare_twophase", "commit_twophase")
+
+    def __init__(self, guard: SessionFence, connections: list[object]) -> None:
+        self._guard, self._event = guard, guard._alchemy.event
+        self._connections: WeakSet[object] = WeakSet()  # of an engine each commit brings a new one
+        for connection in connections:
+            self._hear(connection)
+        for name in self.OF_SESSION:
+            self._event.listen(guard._session, name, getattr(self, name))
+
+    def _hear(self, connection: object) -> None:
+        self._connections.add(connection)
+        for name in self.OF_CONNECTION:
+            self._event.listen(connection, name, getattr(self, name))
+
+    def end(self) -> None:
+        for name in self.OF_SESSION:
+            self._event.remove(self._guard._session, name, getattr(self, name))
+        for connection in self._connections:
+            for name in self.OF_CONNECTION:
+                self._event.remove(connection, name, getattr(self, name))
+
+    def before_commit(self, session: object) -> None:
+        self._guard._before_commit(session)
+
+    def after_begin(self, _session: object, _begun: object, connection: object) -> None:
+        self._guard._refuse_loose(connection)
+        self._hear(connection)
+
+    def begin(self, connection: object) -> None:
+        self._guard._refuse_loose(connection)
+
+    def commit(self, connection: object) -> None:
+        self._guard._before_its_commit(connection)
+
+    def prepare_twophase(self, connection: object, _xid: object) -> None:
+        self._guard._before_its_commit(connection)
+
+    def commit_twophase(self, connection: object, _xid: object, is_prepared: bool) -> None:
+        if not is_prepared:  # else it was admitted then, and its row is locked since
+            self._guard._before_its_commit(connection)
 
 
 def fenced(statement: Any, column: Any, lease: Carrier | int) -> object:

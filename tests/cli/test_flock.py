@@ -56,6 +56,9 @@ plain -c a b
 plain sh -c 'kill -9 $$'
 plain /no/such
 plain ./plain
+plain ./script a 'b c'
+-F plain ./script a
+-o plain script
 dir true
 dir -c 'echo in dir'
 /no/such/x true
@@ -100,6 +103,8 @@ plain -c ''
 def folder(tmp_path):
     (tmp_path / "plain").write_text("somebody's data")
     (tmp_path / "dir").mkdir()
+    (tmp_path / "script").write_text('echo "$0" "$#" "$@"; exit 6\n')  # without a #! line
+    (tmp_path / "script").chmod(0o755)
     with (tmp_path / "held").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield tmp_path

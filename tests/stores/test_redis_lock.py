@@ -433,6 +433,57 @@ def test_a_lease_of_asyncio_that_is_cut_short_by_hand_ends_too(redis_url):
     run(redis_url, work)
 
 
+@pytest.mark.parametrize("seconds", ["3", b"3", "33333"])
+def test_seconds_that_are_no_number_are_told_and_change_nothing(client, redis_url, seconds):
+    lock = Lock(client, "job", timeout=600)
+    lock.acquire()
+    for replace_ttl in (False, True):
+        with pytest.raises(LockError, match="3'"):
+            lock.extend(seconds, replace_ttl)
+    lock.timeout = seconds
+    with pytest.raises(LockError, match="3'"):
+        lock.reacquire()
+    lock.timeout = 600
+    assert 500 < lock.remaining() < 600
+    lock.release()
+
+    async def work(aclient):
+        lock = AsyncLock(aclient, "job", timeout=600)
+        await lock.acquire()
+        with pytest.raises(LockError, match="3'"):
+            await lock.extend(seconds)
+        assert 500 < lock.remaining() < 600
+        await lock.release()
+
+    run(redis_url, work)
+
+
+@pytest.mark.parametrize("kind", [redis.lock.Lock, Lock])
+def test_what_a_subclass_calls_prolongs(client, kind):
+    lock = client.lock("job", timeout=60, lock_class=kind)
+    lock.acquire()
+    assert lock.do_extend(60, False)
+    assert 60_000 < client.pttl("job") <= 120_000
+    assert lock.do_reacquire()
+    assert client.pttl("job") <= 60_000
+    client.delete("job")
+    for prolong in (lambda: lock.do_extend(60, True), lock.do_reacquire):
+        with pytest.raises(LockNotOwnedError):
+            prolong()
+
+
+@pytest.mark.parametrize("kind", [redis.asyncio.lock.Lock, AsyncLock])
+def test_what_a_subclass_of_the_lock_of_asyncio_calls_prolongs(redis_url, kind):
+    async def work(aclient):
+        async with aclient.lock("job", timeout=60, lock_class=kind) as lock:
+            assert await lock.do_extend(60, False)
+            assert 60_000 < await aclient.pttl("job") <= 120_000
+            assert await lock.do_reacquire()
+            assert await aclient.pttl("job") <= 60_000
+
+    run(redis_url, work)
+
+
 def test_a_lease_of_asyncio_that_may_be_cut_short_ends_too(redis_url):
     async def work(aclient):
         lock = AsyncLock(aclient, "job", timeout=600)

@@ -142,6 +142,18 @@ def test_what_names_no_file_is_an_answer_and_no_exception(tmp_path, monkeypatch,
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("target", ["nowhere", "file"])
+def test_a_symbolic_link_is_not_touched_and_that_is_told(tmp_path, target):
+    link, file = tmp_path / "link", tmp_path / "file"
+    file.touch()
+    link.symlink_to(target)
+    for each in (link, file):
+        os.utime(each, (1, 1), follow_symlinks=False)
+    answer = lib.lockfile_touch(link)
+    assert (answer, answer.errno) == (-1, errno.ELOOP)
+    assert link.lstat().st_mtime == file.stat().st_mtime == 1
+
+
 def test_a_path_may_be_of_bytes_as_that_of_the_system_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert lib.lockfile_create(b"box.\xff", 0) == lib.L_SUCCESS

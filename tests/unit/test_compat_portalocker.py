@@ -507,6 +507,40 @@ def test_an_open_file_is_locked_and_unlocked(path):
         portalocker.lock(10**6, LOCK_EX)
 
 
+NO_LOCKS = [
+    LockFlags.UNBLOCK,
+    LOCK_NB | LockFlags.UNBLOCK,
+    LOCK_EX | LOCK_NB | LockFlags.UNBLOCK,
+    LOCK_EX | LOCK_SH | LOCK_NB,
+    LOCK_NB,
+    99,
+]
+NO_FLAGS = [LOCK_EX | LOCK_NB | 32, LOCK_EX | LOCK_NB | 64]  # 32: LOCK_MAND of Linux
+
+
+@pytest.mark.parametrize("flags", NO_LOCKS + NO_FLAGS)
+def test_flags_that_describe_no_lock_lock_and_unlock_nothing(path, flags):
+    with open(path, "a") as file:
+        portalocker.lock(file, LOCK_EX | LOCK_NB)
+        with pytest.raises(LockException if flags in NO_FLAGS else RuntimeError):
+            portalocker.lock(file, flags)
+        assert not is_free(path)
+    for kind in (Lock, RLock):
+        with pytest.raises(LockException):
+            kind(path, flags=flags).acquire()
+        assert is_free(path)
+
+
+def test_what_cannot_be_unlocked_is_told_by_the_type_that_callers_catch(path):
+    with open(path, "a") as file:
+        number = os.dup(file.fileno())
+    os.close(number)
+    with pytest.raises(LockException) as caught:
+        portalocker.unlock(number)
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.fh == number
+
+
 @pytest.mark.parametrize("mode", ["w", "a"])
 def test_a_device_is_refused_by_the_type_that_callers_catch(mode):
     with pytest.raises(LockException, match="device") as caught:

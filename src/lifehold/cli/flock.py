@@ -205,23 +205,32 @@ class Flock:
             os.set_inheritable(fd, True)
         if not self.command[0]:  # Python starts no program without a name, and raises ValueError
             return _cannot("", OSError(errno.ENOENT, os.strerror(errno.ENOENT)))
-        if "F" in self.given:
-            try:
-                os.execvp(self.command[0], self.command)
-            except OSError as error:
-                return _cannot(self.command[0], error)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored, it would reap CMD behind our back
+        if "F" not in self.given:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it would reap CMD behind our back
         try:
-            child = os.posix_spawnp(
-                self.command[0],
-                self.command,
-                os.environ,
-                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
-            )
+            child = self._begun(self.command)
         except OSError as error:
             return _cannot(self.command[0], error)
         status = os.waitpid(child, 0)[1]
         return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    def _begun(self, command: list[str]) -> int:
+        """CMD's pid; with -F we become CMD. Raises OSError."""
+        try:
+            if "F" in self.given:
+                os.execvp(command[0], command)
+            return os.posix_spawnp(
+                command[0],
+                command,
+                os.environ,
+                setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),
+            )
+        except OSError as error:
+            if error.errno != errno.ENOEXEC or command is not self.command:
+                raise
+        from .child import script_of
+
+        return self._begun(script_of(command))
 
 
 class FlockNotice:

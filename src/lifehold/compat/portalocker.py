@@ -149,10 +149,11 @@ def lock(file: object, flags: LockFlags | int) -> None:
     """flock(2) on an open file, an object with `fileno()` or a descriptor.
 
     Without `NON_BLOCKING` it waits in the kernel, as long as it takes. Raises AlreadyLocked,
-    LockException; RuntimeError for flags without `EXCLUSIVE` or `SHARED`.
+    LockException; RuntimeError for flags with both or neither of `EXCLUSIVE` and `SHARED`, or with
+    `UNBLOCK`.
     """
-    _check(flags)
     try:
+        _check(flags)
         files.HOST.flock(_number(file), int(flags))
     except OSError as error:
         held = error.errno in (errno.EACCES, errno.EAGAIN)
@@ -161,8 +162,11 @@ def lock(file: object, flags: LockFlags | int) -> None:
 
 
 def unlock(file: object) -> None:
-    """Let it go. Raises OSError."""
-    files.HOST.flock(_number(file), files.LOCK_UN)
+    """Let it go. Raises LockException, from the system's OSError."""
+    try:
+        files.HOST.flock(_number(file), files.LOCK_UN)
+    except OSError as error:
+        raise LockException(error, str(error), fh=file) from error
 
 
 def _number(file: Any) -> int:
@@ -184,8 +188,14 @@ def _text(filename: Any) -> str:
 
 
 def _check(flags: LockFlags | int) -> None:
-    if not flags & (LOCK_EX | LOCK_SH | LOCK_UN):
-        raise RuntimeError("flags say for what to ask: add EXCLUSIVE or SHARED")
+    """Raises RuntimeError, as portalocker; OSError for what is no flag."""
+    if flags & LOCK_UN:
+        raise RuntimeError("flags with UNBLOCK lock nothing: unlock(file) lets go")
+    if bool(flags & LOCK_EX) == bool(flags & LOCK_SH):
+        raise RuntimeError("flags say for what to ask: add one of EXCLUSIVE and SHARED")
+    if int(flags) & ~int(LOCK_EX | LOCK_SH | LOCK_NB):
+        # Linux refuses all but LOCK_MAND (32), with which it says yes and locks nothing.
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
 
 
 # ---- locks

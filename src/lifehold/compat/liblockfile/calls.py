@@ -197,14 +197,20 @@ def lockfile_remove(lockfile: Path) -> Status:
 
 
 def lockfile_touch(lockfile: Path) -> Status:
-    """Make it young again. -1 when there is none; with ESTALE when it is no more ours."""
+    """Make it young again. -1 when there is none; with ESTALE when it is no more ours.
+
+    A symbolic link is never followed: -1 with ELOOP.
+    """
     path, unfit = _place(lockfile)
     if unfit is not None:
         return Status(-1, unfit.why, unfit.errno)
     try:
         made = _made.get(_name(path))
         if made is None:
-            files_for(path).utime(path, follow_symlinks=False)
+            files = files_for(path)
+            if stat.S_ISLNK(files.lstat(path).st_mode):
+                return Status(-1, f"{path!r} is a symbolic link, and no lock", errno.ELOOP)
+            files.utime(path, follow_symlinks=False)
         elif not made.lock.stands(made.key, made.nonce, touch=True):
             return Status(-1, f"{path!r} was taken over by somebody else", errno.ESTALE)
     except OSError as error:

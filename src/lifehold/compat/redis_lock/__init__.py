@@ -362,14 +362,22 @@ class RedisLock(LockArguments):
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Add so many seconds to what is left, or put them in its place."""
+        return self.do_extend(additional_time, replace_ttl)
+
+    def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
+        """For a subclass: what `extend()` does."""
         return self._extended("extend", additional_time, "1" if replace_ttl else "0")
 
     def reacquire(self) -> Literal[True]:
         """Begin the timeout anew."""
+        return self.do_reacquire()
+
+    def do_reacquire(self) -> Literal[True]:
+        """For a subclass: what `reacquire()` does."""
         return self._extended("reacquire", self.timeout or 0.0, "again")
 
     def _extended(self, what: str, seconds: float, mode: str) -> Literal[True]:
-        mine, ms = self._extendable(what), int(seconds * 1000)
+        mine, ms = self._extendable(what), self._milliseconds(what, seconds)
         self._shortening(mine, ms, mode)
         grant = finish(self._at(mine).extend(mine, ms, mode))
         if grant is None:

@@ -196,6 +196,12 @@ class LockArguments:
             raise misused(self, f"Cannot {what} a lock with no timeout")
         return mine
 
+    def _milliseconds(self, what: str, seconds: float | str | bytes | bytearray) -> int:
+        """Raises LockError for a text, which `*` repeats: "3" would be a number of 1000 digits."""
+        if isinstance(seconds, str | bytes | bytearray):
+            raise misused(self, f"Cannot {what} a lock by {seconds!r}: that is no number")
+        return int(seconds * 1000)
+
     def _drop(self, grant: RedisGrant | None) -> None:
         """Hold no more what was just granted; an earlier grant stays in hand."""
         if grant is not None:

@@ -285,17 +285,25 @@ class AsyncRedisLock(LockArguments):
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Awaitable[Literal[True]]:
         """Add so many seconds to what is left, or put them in its place."""
+        return self.do_extend(additional_time, replace_ttl)
+
+    def do_extend(self, additional_time: float, replace_ttl: bool) -> Awaitable[Literal[True]]:
+        """For a subclass: what `extend()` does."""
         return self._extended("extend", additional_time, "1" if replace_ttl else "0")
 
     def reacquire(self) -> Awaitable[Literal[True]]:
         """Begin the timeout anew."""
+        return self.do_reacquire()
+
+    def do_reacquire(self) -> Awaitable[Literal[True]]:
+        """For a subclass: what `reacquire()` does."""
         return self._extended("reacquire", self.timeout or 0.0, "again")
 
     def _extended(self, what: str, seconds: float, mode: str) -> Awaitable[Literal[True]]:
-        mine = self._extendable(what)  # raises here, and not when it is awaited, as redis-py
+        # Raises here, and not when it is awaited, as redis-py.
+        mine, ms = self._extendable(what), self._milliseconds(what, seconds)
 
         async def extended() -> Literal[True]:
-            ms = int(seconds * 1000)
             self._shortening(mine, ms, mode)
             grant = await self._at(mine).extend(mine, ms, mode)
             if grant is None:

@@ -284,8 +284,8 @@ class Rest:
     """Around the wait that goes on after a cancellation: anyio repeats its own at each turn."""
 
     def __init__(self, cancelled: object) -> None:
-        scope = cancelled and getattr(sys.modules.get("anyio"), "CancelScope", None)
-        self._scope = scope and scope(shield=True)
+        scope: Any = getattr(sys.modules.get("anyio"), "CancelScope", None) if cancelled else None
+        self._scope: Any = scope and scope(shield=True)
 
     def __enter__(self) -> None:
         if self._scope:

@@ -19,6 +19,7 @@ from lifehold import (
     UnsafeGround,
     aio,
     connect,
+    events,
     once,
 )
 from lifehold.cli.choose_tree import ENDS, REDIS
@@ -498,3 +499,26 @@ def test_the_lines_of_the_decision_tree_run(redis_url, end):
     line = end.python.replace(REDIS, redis_url).replace("...", "done.append(lease.check())")
     exec(line, names)
     assert names.get("result") == 5 if end.given["how"] == "once" else done == [None]
+
+
+def test_a_release_that_a_closed_loop_never_began_is_done(redis_url):
+    async def taken():
+        store = await aio.aconnect(redis_url, timeout=SOON)
+        return store, await store.lock("a", ttl=SOON).acquire()
+
+    heard = []
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # asyncio tells of a task that was not finished
+    kept, lease = loop.run_until_complete(taken())
+    end = events.subscribe(heard.append)
+    task = loop.create_task(lease.release())
+    loop.call_soon(loop.stop)
+    loop.run_forever()
+    loop.close()
+    task.get_coro().close()
+    end()
+    with connect(redis_url) as store:
+        store.lock("a", ttl=SOON).acquire(0).release()
+    assert [type(each).__name__ for each in heard] == ["Released"]
+    assert not task.done()
+    del kept

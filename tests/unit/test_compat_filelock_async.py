@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import lifehold.compat.filelock as face
 from ground import needs
+from lifehold import AsyncLock, LeaseLost
 from lifehold.compat.filelock import AsyncFileLock, BaseAsyncFileLock, FileLock, Timeout
+from patience import SOON
 
 
 @pytest.fixture
@@ -182,6 +186,62 @@ def test_per_thread_holds_need_the_callers_own_thread(path):
 def test_the_module_is_there_under_both_names(path):
     assert face.asyncio.AsyncFileLock is AsyncFileLock is face.AsyncUnixFileLock
     assert dir(face.asyncio) == sorted(face.asyncio.__all__)
+
+
+class Steps(BaseAsyncFileLock):
+    """A program's own: how it takes and lets go is for a test to say."""
+
+    async def _acquire(self):
+        self._context.lock_file_fd = os.open(self.lock_file, os.O_RDWR | os.O_CREAT)
+
+    async def _release(self):
+        os.close(self._context.lock_file_fd)
+        self._context.lock_file_fd = None
+
+
+def test_the_steps_of_a_program_end_when_what_they_hold_is_lost(path, tmp_path):
+    class Mine(Steps):
+        async def _acquire(self):
+            async with AsyncLock(tmp_path / "inner") as lease:
+                with lease.cancel_on_loss():
+                    os.unlink(tmp_path / "inner")
+                    await asyncio.Event().wait()
+
+    async def main():
+        async with asyncio.timeout(SOON):
+            await Mine(path).acquire(timeout=0)
+
+    with pytest.raises(LeaseLost):
+        asyncio.run(main())
+
+
+@pytest.mark.parametrize("by", ["its own step", "its executor"])
+def test_a_program_ends_though_a_step_of_its_own_waits_for_a_task(path, by):
+    class Mine(Steps):
+        async def _release(self):
+            try:
+                begun.set()
+                await asyncio.Event().wait()
+            finally:
+                await super()._release()
+
+    async def main():
+        lock = Mine(path) if by == "its own step" else AsyncFileLock(path, executor=pool)
+        await lock.acquire()
+        if by == "its executor":
+            pool.submit(lambda: (begun.set(), let.wait(SOON)))
+        task = asyncio.create_task(lock.release())
+        while not begun.is_set():  # noqa: ASYNC110 - of a thread, too
+            await asyncio.sleep(0.001)
+        assert not task.done()
+
+    begun, let, pool = threading.Event(), threading.Event(), ThreadPoolExecutor(1)
+    started = time.monotonic()
+    asyncio.run(main())
+    ended_by_itself = time.monotonic() - started < SOON / 2
+    let.set()
+    pool.shutdown()
+    assert ended_by_itself
 
 
 @needs("package:trio")

@@ -229,7 +229,7 @@ def _awaited(waiter: object) -> object:
     )
 
 
-def _nobody_runs() -> bool:
+def nobody_runs() -> bool:
     """Whether the caller's coroutine is just being closed: it can wait for nothing any more."""
     if native.get_ident() in _closing:
         return True
@@ -375,7 +375,7 @@ class EventLoopRuntime:
         return await holder_for_notices.shared(self, mechanism)
 
     async def in_thread(self, call: Callable[[], T], undo: Callable[[T], None]) -> T:
-        if _nobody_runs():
+        if nobody_runs():
             return call()
         signal = Signal()
         errand = PoolCall(call, undo, signal.ring)
@@ -412,14 +412,15 @@ class EventLoopRuntime:
             raise errand.error
         return errand.result  # type: ignore[no-any-return]
 
-    async def shield(self, work: Coroutine[object, None, T]) -> T:
+    async def shield(self, work: Coroutine[object, None, T], *, ours: bool = True) -> T:
+        """As of the port. `ours`: not what a program wrote, which others may have to cancel."""
         trio = running_trio()
         if trio is not None:
             with trio.CancelScope(shield=True):
                 return await work
-        if _nobody_runs():
+        if nobody_runs():
             return await work
-        step = _begun(work)
+        step: asyncio.Future[T] = _begun(work) if ours else asyncio.ensure_future(work)
         cancelled: asyncio.CancelledError | None = None
         signal = Signal()
         signal.watch(float("inf"))
@@ -431,7 +432,7 @@ class EventLoopRuntime:
                 except asyncio.CancelledError as error:
                     cancelled = cancelled or error
         except GeneratorExit:
-            if _nobody_runs() and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+            if nobody_runs() and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
                 await _done_here(work)
             raise
         finally:

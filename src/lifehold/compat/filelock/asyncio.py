@@ -465,13 +465,14 @@ class BaseAsyncFileLock(BaseFileLock, metaclass=AsyncFileLockMeta):
     ) -> tuple[BaseException | None, BaseException | None]:
         """Done, whatever is cancelled meanwhile: that, and the error of the step."""
         work: object = None
+        ours = False  # a program's may be what waits for it, or for its loss
         try:
             if inspect.iscoroutinefunction(call):
                 work = call()
             elif not self._run_in_executor:
                 call()
             elif self._executor is None:
-                work = EVENT_LOOP.in_thread(call, lambda _: None)
+                work, ours = EVENT_LOOP.in_thread(call, lambda _: None), True
             else:
                 work = awaiting(self._executor.submit(call))
         except BaseException as error:  # noqa: BLE001 - told by who asked
@@ -480,7 +481,7 @@ class BaseAsyncFileLock(BaseFileLock, metaclass=AsyncFileLockMeta):
             return None, None
         answer: list[BaseException | None] = []
         try:
-            await EVENT_LOOP.shield(caught(work, answer))
+            await EVENT_LOOP.shield(caught(work, answer), ours=ours)
         except BaseException as cancelled:  # noqa: BLE001 - told by who asked
             return cancelled, answer[0] if answer else None
         return None, answer[0]

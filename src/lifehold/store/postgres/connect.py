@@ -20,7 +20,7 @@ from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument, UnsafeGround
 from ...core.mask import MASK, masked_url, masked_urls, printable
 from ...runtime import clock, fork
-from ...runtime.eventloop import EVENT_LOOP, Signal, running_trio
+from ...runtime.eventloop import EVENT_LOOP, Signal, nobody_runs, running_trio
 from ..settle import settle
 from . import wire
 from .messages import distrusted, migrate_command, place, said, url_of
@@ -481,7 +481,7 @@ def one_loop(backend: object) -> Callable[[object], Any]:
     owner: list[object] = []
 
     def swift(runtime: object) -> object:
-        if runtime is not EVENT_LOOP or running_trio() is not None:
+        if runtime is not EVENT_LOOP or running_trio() is not None or nobody_runs():
             return None
         loop = asyncio.get_running_loop()
         if not owner:
@@ -509,7 +509,7 @@ class LoopBackends:
 
     def swift(self, runtime: object) -> Any:
         """The backend that the running event loop can await, None where there is none."""
-        if runtime is not EVENT_LOOP or running_trio() is not None:
+        if runtime is not EVENT_LOOP or running_trio() is not None or nobody_runs():
             return None
         if self._generation != fork.here():
             self._known, self._generation = {}, fork.here()

@@ -133,7 +133,9 @@ def _site(
     tasks = threads.by(TASK)
 
     def swift(runtime: Runtime) -> Redis | None:
-        return tasks if runtime is eventloop.EVENT_LOOP and awaits_sockets() else None
+        if runtime is not eventloop.EVENT_LOOP or eventloop.nobody_runs():
+            return None
+        return tasks if awaits_sockets() else None
 
     return Site(plan.url, threads, wakeups, swift)
 

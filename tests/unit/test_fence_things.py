@@ -330,6 +330,24 @@ def test_a_file_of_several_names_is_not_torn_from_them(tmp_path):
     assert path.read_bytes() == b"new"
 
 
+def test_data_that_another_writer_replaces_meanwhile_is_written(tmp_path, monkeypatch):
+    """What was opened has no name left then."""
+    path, other, opened = tmp_path / "x", tmp_path / "y", HOST.open
+    path.write_bytes(b"old")
+    other.write_bytes(b"another's")
+
+    def raced(name, *how):
+        fd = opened(name, *how)
+        if name == str(path) and other.exists():
+            other.replace(path)
+        return fd
+
+    monkeypatch.setattr(HOST, "open", raced)
+    FencedFile(path, 5).write(b"new")
+    assert path.read_bytes() == b"new"
+    assert not other.exists()
+
+
 def test_a_file_that_is_empty_and_may_not_be_written_is_replaced(tmp_path):
     path = tmp_path / "x"
     path.touch(0o444)

@@ -399,15 +399,19 @@ class FileDraft(Single):
             self.copy = ""
 
 
-def refuse_torn(files: Files, path: str, fd: int, found: os.stat_result) -> None:
-    """Raises UnsafeGround for an open file that others would still have, were it replaced."""
-    if found.st_nlink != 1:
+def refuse_torn(files: Files, path: str, fd: int | None, found: os.stat_result) -> None:
+    """Raises UnsafeGround for a file that others would still have, were it replaced.
+
+    `fd`: None for what could not be opened. `found`: it has 0 names when another writer has just
+    put a file in its place: there is nothing left to tear.
+    """
+    if found.st_nlink > 1:
         raise UnsafeGround(
             f"{path!r} has {found.st_nlink} names: to replace one of them would tear it from the "
             "others. Remove the other links, or write it under a `Lock`",
             name=path,
         )
-    if _is_lock(files, fd):
+    if fd is not None and _is_lock(files, fd):
         raise UnsafeGround(
             f"{path!r} is a lock file: another in its place would let a second holder in. Name "
             "the file of your data, which is never the file of its lock",

@@ -2,8 +2,9 @@
 
 Promise: what is decorated runs under the lock from its first line to its last one, or is refused
 when it is decorated, or, where that cannot be seen before, when it is called. A generator, what
-contextlib makes of one, a future that is not done, and what a function that is no coroutine
-function answers to be awaited, would run when the lock is free again.
+contextlib makes of one, a coroutine, and a future that is not done would run when the lock is free
+again. Only their types are looked at: an answer may be a proxy, which a look would evaluate. What
+can be awaited and is none of these is an answer, as a client or a proxy that has `__await__`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _LATER = {
     "_GeneratorContextManager": "a context manager",
     "_AsyncGeneratorContextManager": "an async context manager",
 }
+_OF_A_COROUTINE = ("__await__", "send", "throw", "close")  # one written as a class, or compiled
 
 
 def blocking(
@@ -48,7 +50,7 @@ def blocking(
     def locked(*args: P.args, **kwargs: P.kwargs) -> R:
         with block(args, kwargs):
             got = function(*args, **kwargs)
-            if (later := _later(got) or _to_be_awaited(got)) is not None:
+            if (later := _later(got)) is not None:
                 raise _too_late(function, later)
             return got
 
@@ -123,29 +125,29 @@ def _later(got: object) -> str | None:
     kind = type(got)
     if kind.__name__ in _LATER:
         return _LATER[kind.__name__]
-    if _is_future(got) and not _is_done(got):
+    if _has_all(kind, _OF_A_COROUTINE):
+        return f"a coroutine, {kind.__name__}"
+    if _is_future(kind) and not _is_done(got):
         return f"a {kind.__name__} that is not done"
     return None
 
 
-def _to_be_awaited(got: object) -> str | None:
-    """The same of a plain function: whoever awaits its answer does so without the lock."""
-    kind = type(got)  # a class with the method may be an answer too
-    if getattr(kind, "__await__", None) is None or _is_future(got):
-        return None
-    return f"an awaitable, {kind.__name__}"
-
-
-def _is_future(got: object) -> bool:
+def _is_future(kind: type) -> bool:
     """Of asyncio by the mark that it tells its own by; of concurrent.futures by its class."""
     futures = sys.modules.get("concurrent.futures")  # who made one has loaded it
-    return hasattr(type(got), "_asyncio_future_blocking") or isinstance(
-        got, getattr(futures, "Future", ())
+    plain = getattr(futures, "Future", None)
+    return any(each is plain for each in kind.__mro__) or _has_all(
+        kind, ("_asyncio_future_blocking",)
     )
 
 
+def _has_all(kind: type, names: tuple[str, ...]) -> bool:
+    """Of itself: a metaclass may have an attribute for every name."""
+    return all(any(name in vars(each) for each in kind.__mro__) for name in names)
+
+
 def _is_done(got: object) -> bool:
-    done = getattr(got, "done", None)
+    done = getattr(got, "done", None)  # a future for certain: it may be asked
     return done is not None and bool(done())
 
 

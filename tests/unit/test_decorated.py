@@ -7,6 +7,8 @@ import contextlib
 import functools
 import inspect
 import threading
+import weakref
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -122,11 +124,17 @@ def test_what_would_run_later_is_refused_when_it_is_answered(shape, inner, tmp_p
     assert not is_held(path, shape)
 
 
-class Lazy:
-    """As a query that is made when it is awaited."""
+class Written(Coroutine):
+    """A coroutine that is a class, as some libraries and compilers make them."""
 
     def __await__(self):
         yield
+
+    def send(self, value):
+        raise StopIteration
+
+    def throw(self, *error):
+        raise StopIteration
 
 
 @pytest.mark.parametrize("shape", PLAIN)
@@ -137,7 +145,7 @@ def test_work_that_goes_on_when_it_is_answered_is_refused(shape, tmp_path):
     async def main():
         waits, loop = asyncio.Event(), asyncio.get_running_loop()
         task = loop.create_task(waits.wait())
-        for answer in (task, asyncio.gather(task), loop.create_future(), Lazy()):
+        for answer in (task, asyncio.gather(task), loop.create_future(), Written()):
             with pytest.raises(InvalidArgument, match="free again"):
                 lock(lambda answer=answer: answer)()
         waits.set()
@@ -152,7 +160,50 @@ def test_work_that_goes_on_when_it_is_answered_is_refused(shape, tmp_path):
         done = pool.submit(int)
         assert done.result(60) == 0
         assert lock(lambda: done)() is done
-    assert lock(lambda: Lazy)() is Lazy  # the class itself can be awaited by nobody
+    assert lock(lambda: Written)() is Written  # the class itself runs nothing
+
+
+class Client:
+    """Can be awaited, and is a thing of its own, as a client of redis.asyncio."""
+
+    def __await__(self):
+        yield
+
+
+class Proxy:
+    """Says of what class it is by evaluating what it stands for."""
+
+    looks = 0
+
+    @property
+    def __class__(self):
+        Proxy.looks += 1
+        raise RuntimeError("outside of a request")
+
+
+class Permissive(type):
+    def __getattr__(cls, name):
+        return 1
+
+
+class Anything(metaclass=Permissive):
+    pass
+
+
+@pytest.mark.parametrize("shape", PLAIN)
+@pytest.mark.parametrize("make", [Client, Proxy, Anything, lambda: Anything])
+def test_an_answer_that_runs_nothing_is_handed_on_untouched(shape, make, tmp_path):
+    answer, Proxy.looks = make(), 0
+    got = PLAIN[shape](str(tmp_path / "a.lock"))(lambda: answer)()
+    assert got is answer
+    assert Proxy.looks == 0
+
+
+def test_a_proxy_of_what_is_gone_is_handed_on_untouched(tmp_path):
+    def answers():
+        return weakref.proxy(Client())
+
+    assert type(Lock(tmp_path / "a.lock")(answers)()) is weakref.ProxyType
 
 
 @pytest.mark.parametrize("shape", PLAIN)
@@ -299,7 +350,10 @@ def test_a_coroutine_function_holds_it_while_it_runs(shape, tmp_path):
         with pytest.raises(InvalidArgument, match="Task that is not done"):
             await starts(task)
         await task
-        assert await starts(task) is task
+        for answer in (task, Client(), Anything(), Proxy()):
+            assert await starts(answer) is answer
+        with pytest.raises(InvalidArgument, match="a coroutine, Written"):
+            await starts(Written())
 
     asyncio.run(run())
 

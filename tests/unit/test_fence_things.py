@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from crash.terrain import as_nobody, folder_for_all, result
 from ground import needs
 from lifehold import (
     CorruptRecord,
@@ -328,6 +329,48 @@ def test_a_file_of_several_names_is_not_torn_from_them(tmp_path):
     other.unlink()
     FencedFile(path, 5).write(b"new")
     assert path.read_bytes() == b"new"
+
+
+def test_data_that_another_writer_replaces_meanwhile_is_written(tmp_path, monkeypatch):
+    """What was opened has no name left then."""
+    path, other, opened = tmp_path / "x", tmp_path / "y", HOST.open
+    path.write_bytes(b"old")
+    other.write_bytes(b"another's")
+
+    def raced(name, *how):
+        fd = opened(name, *how)
+        if name == str(path) and other.exists():
+            other.replace(path)
+        return fd
+
+    monkeypatch.setattr(HOST, "open", raced)
+    FencedFile(path, 5).write(b"new")
+    assert path.read_bytes() == b"new"
+    assert not other.exists()
+
+
+@needs("root")
+@pytest.mark.parametrize("content", [b"", b"old"])
+@pytest.mark.parametrize("mode", [0o000, 0o200])
+def test_data_that_may_not_be_read_is_written(content, mode):
+    with folder_for_all(0o777) as folder:
+        FencedFile(folder / "warm", 5).write(b"")  # loads what that user may not read
+        path, other = folder / "x", folder / "y"
+        path.write_bytes(content)
+        path.chmod(mode)
+        other.hardlink_to(path)
+        assert "2 names" in result(as_nobody(written, path))
+        other.unlink()
+        assert result(as_nobody(written, path)) == "written"
+        assert (path.read_bytes(), stat.S_IMODE(path.stat().st_mode)) == (b"new", mode)
+
+
+def written(path):
+    try:
+        FencedFile(path, 5).write(b"new")
+    except UnsafeGround as error:
+        return str(error)
+    return "written"
 
 
 def test_a_file_that_is_empty_and_may_not_be_written_is_replaced(tmp_path):

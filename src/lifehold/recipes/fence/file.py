@@ -338,20 +338,24 @@ class FencedPair:
         if (there := self._there()) is None:
             return
         fd = self._opened(empty=not there.st_size)
-        if fd is not None:
-            try:
-                refuse_torn(self.files, self.path, fd, self.files.fstat(fd))
-            finally:
+        try:
+            found = there if fd is None else self.files.fstat(fd)
+            refuse_torn(self.files, self.path, fd, found)
+        finally:
+            if fd is not None:
                 self.files.close(fd)
 
     def _opened(self, *, empty: bool) -> int | None:
-        """The data, for a look. None for none."""
+        """The data, for a look. None for none, and for what may be replaced and not read."""
         if empty:  # it may be locked, which over NFS only a writer's descriptor can tell
             try:
                 return self._open(self.path, READ_WRITE | os.O_NONBLOCK)
             except PermissionError:
                 pass
-        return self._open(self.path, READ_ONLY | os.O_NONBLOCK)  # a FIFO does not keep us
+        try:
+            return self._open(self.path, READ_ONLY | os.O_NONBLOCK)  # a FIFO does not keep us
+        except PermissionError:
+            return None
 
     def put(
         self, data: bytes, token: int, still: Callable[[], object], of: os.stat_result | None = None

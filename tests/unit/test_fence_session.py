@@ -228,6 +228,32 @@ def test_a_session_of_a_given_connection_is_guarded_and_let_go(engine, account):
         assert not [*connection.dispatch.commit, *connection.dispatch.begin]
 
 
+def test_what_a_closed_session_left_to_its_given_connection_is_not_committed_late(engine, account):
+    from sqlalchemy.orm import Session
+
+    advanced(engine, 6)
+    with engine.connect() as connection:
+        begun = connection.begin()
+        session = Session(connection)
+        by_connection(session, account)
+        session.close()  # the transaction is of the program, and stays
+        with SessionFence(session, "a", 5), pytest.raises(StaleToken):
+            begun.commit()
+        assert not [*connection.dispatch.commit, *connection.dispatch.begin]
+    assert amount(engine, account) == 0
+
+
+def test_a_given_connection_is_heard_only_while_it_has_a_transaction(engine, account):
+    from sqlalchemy.orm import Session
+
+    with engine.connect() as connection:
+        with SessionFence(Session(connection), "a", 5):
+            assert not [*connection.dispatch.commit]
+        connection.close()
+        with SessionFence(Session(connection), "a", 5):
+            pass
+
+
 def test_a_transaction_of_two_phases_is_admitted_in_its_first(session, engine, account):
     """As the events tell it: a server may be set up without the second phase."""
     advanced(engine, 6)

@@ -211,8 +211,14 @@ class SessionFence:
         table: str = TABLE,
         strict: bool | LeaseTable = False,
     ) -> None:
-        self._session = getattr(session, "sync_session", session)
         self._alchemy = fork.lazily("sqlalchemy")
+        if isinstance(getattr(session, "registry", None), self._alchemy.util.ScopedRegistry):
+            # Its events are those of the class; its session changes by thread and by `remove()`.
+            raise InvalidArgument(
+                f"{type(session).__name__} stands for another session in each scope, and a "
+                "SessionFence guards one: call it, and give the session that it returns"
+            )
+        self._session = getattr(session, "sync_session", session)
         bound = self._session
         if not isinstance(bound, self._alchemy.Connection):
             if not hasattr(bound, "get_bind"):

@@ -228,6 +228,32 @@ def test_a_session_of_a_given_connection_is_guarded_and_let_go(engine, account):
         assert not [*connection.dispatch.commit, *connection.dispatch.begin]
 
 
+def test_what_a_closed_session_left_to_its_given_connection_is_not_committed_late(engine, account):
+    from sqlalchemy.orm import Session
+
+    advanced(engine, 6)
+    with engine.connect() as connection:
+        begun = connection.begin()
+        session = Session(connection)
+        by_connection(session, account)
+        session.close()  # the transaction is of the program, and stays
+        with SessionFence(session, "a", 5), pytest.raises(StaleToken):
+            begun.commit()
+        assert not [*connection.dispatch.commit, *connection.dispatch.begin]
+    assert amount(engine, account) == 0
+
+
+def test_a_given_connection_is_heard_only_while_it_has_a_transaction(engine, account):
+    from sqlalchemy.orm import Session
+
+    with engine.connect() as connection:
+        with SessionFence(Session(connection), "a", 5):
+            assert not [*connection.dispatch.commit]
+        connection.close()
+        with SessionFence(Session(connection), "a", 5):
+            pass
+
+
 def test_a_transaction_of_two_phases_is_admitted_in_its_first(session, engine, account):
     """As the events tell it: a server may be set up without the second phase."""
     advanced(engine, 6)
@@ -523,3 +549,44 @@ def test_what_cannot_be_guarded_is_refused_in_words(engine):
         )
         with pytest.raises(InvalidArgument, match="mysql cannot be guarded"):
             SessionFence(other, "a", 5)
+
+
+def test_a_scoped_session_is_refused_and_its_session_is_guarded(engine, account):
+    """It stands for another one in each thread and after `remove()`; a fence guards one."""
+    from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+    advanced(engine, 6)
+    for scope in (None, lambda: 1):
+        scoped = scoped_session(sessionmaker(engine), scopefunc=scope)
+        with pytest.raises(InvalidArgument, match=r"scoped_session.*call it"):
+            SessionFence(scoped, "a", 5)
+        by_connection(scoped, account)  # begun before the block
+        with SessionFence(scoped(), "a", 5):
+            with pytest.raises(StaleToken):
+                of_the_connection(scoped)
+            scoped.rollback()
+            assert amount(engine, account) == 0
+            with Session(engine) as other:  # of the same class, and guarded by nothing
+                other.get(account, 9).amount = 50
+                other.commit()
+        scoped.remove()
+
+
+def test_an_async_scoped_session_is_refused_in_words(url, engine):
+    require("package:greenlet", "package:aiosqlite")
+    from sqlalchemy.ext.asyncio import (
+        async_scoped_session,
+        async_sessionmaker,
+        create_async_engine,
+    )
+
+    async def main():
+        slow = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+        scoped = async_scoped_session(async_sessionmaker(slow), scopefunc=asyncio.current_task)
+        with pytest.raises(InvalidArgument, match=r"async_scoped_session.*call it"):
+            SessionFence(scoped, "a", 5)
+        SessionFence(scoped(), "a", 5)
+        await scoped.remove()
+        await slow.dispose()
+
+    asyncio.run(main())

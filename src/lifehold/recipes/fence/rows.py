@@ -211,8 +211,14 @@ class SessionFence:
         table: str = TABLE,
         strict: bool | LeaseTable = False,
     ) -> None:
-        self._session = getattr(session, "sync_session", session)
         self._alchemy = fork.lazily("sqlalchemy")
+        if isinstance(getattr(session, "registry", None), self._alchemy.util.ScopedRegistry):
+            # Its events are those of the class; its session changes by thread and by `remove()`.
+            raise InvalidArgument(
+                f"{type(session).__name__} stands for another session in each scope, and a "
+                "SessionFence guards one: call it, and give the session that it returns"
+            )
+        self._session = getattr(session, "sync_session", session)
         bound = self._session
         if not isinstance(bound, self._alchemy.Connection):
             if not hasattr(bound, "get_bind"):
@@ -243,9 +249,7 @@ class SessionFence:
             raise InvalidArgument(
                 "a Connection is admitted by hand: call admit() in its transaction"
             )
-
-        begun = getattr(self._session, "get_transaction", lambda: None)()
-        there = [] if begun is None else [each for each, *_ in begun._connections.values()]
+        there = self._connections()
         for connection in there:
             self._refuse_loose(connection)
         self._blocks.append(_Block(self, there))
@@ -253,6 +257,15 @@ class SessionFence:
 
     def __exit__(self, *_: object) -> None:
         self._blocks.pop().end()
+
+    def _connections(self) -> set[object]:
+        """Those whose transaction has begun: each may hold writes of the session already."""
+        begun = self._session.get_transaction()
+        there = set() if begun is None else {each for each, *_ in begun._connections.values()}
+        bound = self._session.get_bind()
+        if isinstance(bound, self._alchemy.Connection) and bound.in_transaction():
+            there.add(bound)  # of the program: a session that was closed has left it begun
+        return there
 
     def _refuse_loose(self, connection: Any) -> None:
         """At commit it would be too late: each statement would stay as it is written."""
@@ -329,7 +342,7 @@ class _Block:
     OF_SESSION = ("after_begin", "before_commit")
     OF_CONNECTION = ("begin", "commit", "prepare_twophase", "commit_twophase")
 
-    def __init__(self, guard: SessionFence, connections: list[object]) -> None:
+    def __init__(self, guard: SessionFence, connections: set[object]) -> None:
         self._guard, self._event = guard, guard._alchemy.event
         self._connections: WeakSet[object] = WeakSet()  # of an engine each commit brings a new one
         for connection in connections:

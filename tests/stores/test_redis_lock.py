@@ -20,6 +20,7 @@ from lifehold import LeaseLost, NotAcquired
 from lifehold.compat import redis_lock
 from lifehold.compat.redis_lock import Lock, protocol
 from lifehold.compat.redis_lock.asyncio import Lock as AsyncLock
+from lifehold.compat.redis_lock.asyncio import _behind
 from lifehold.compat.redis_lock.protocol import LockKey
 from lifehold.ops.redis_locks import side_keys
 from lifehold.runtime import heartbeat
@@ -722,6 +723,7 @@ def run(redis_url, work):
     async def main():
         async with redis.asyncio.Redis.from_url(redis_url) as client:
             await work(client)
+            await seen(lambda: not _behind)  # they ask by this client, which closes now
 
     asyncio.run(main())
 

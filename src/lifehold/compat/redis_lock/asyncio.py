@@ -6,14 +6,16 @@
         lock.token
 
 As `lifehold.compat.redis_lock.Lock`, with which it shares keys, scripts and waiting. What a
-cancelled task had asked for is undone in a task of its own, so that a second cancellation does not
-leave the key held. With `auto_renew=True` a task of the same event loop prolongs the key: a loop
-that is blocked for longer than the timeout loses the lock, and `check()` says so.
+cancelled task had asked for is undone in a step of its own, so that neither a second cancellation
+nor the end of `asyncio.run` leaves the key held. With `auto_renew=True` a task of the same event
+loop prolongs the key: a loop that is blocked for longer than the timeout loses the lock, and
+`check()` says so.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from typing import TYPE_CHECKING, Literal
 
@@ -24,6 +26,7 @@ from ...core import events
 from ...core.renew import RenewalSchedule, concluded
 from ...ops.redis_locks import RAW
 from ...runtime import clock, fork
+from ...runtime.eventloop import EVENT_LOOP, Step
 from . import BlockingClient, Prolonging, ended, lost, refusal
 from .arguments import LockArguments, misused
 from .protocol import (
@@ -38,7 +41,7 @@ from .protocol import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
     from types import TracebackType
     from typing import Protocol, Self
 
@@ -59,6 +62,7 @@ __all__ = ["AsyncRedisLock", "Lock"]
 
 LOGGER = logging.getLogger("lifehold")
 CONFIRMED = 5.0  # seconds for which a subscription may stay unconfirmed
+ANSWERED = 5.0  # seconds for which a step that nobody can cancel waits for the server
 _behind: set[asyncio.Task[object]] = set()  # a loop alone does not keep its tasks
 
 
@@ -74,14 +78,18 @@ class AsyncioClient:
 
     async def run(self, script: str, keys: object, args: object) -> Reply:
         """One script of the lock's class."""
-        call, until = getattr(self._scripts, f"lua_{script}"), clock.now() + CROWDED
-        while True:
-            try:
-                return await call(keys=keys, args=args, client=self._redis)
-            except RedisConnectionError as error:
-                if not crowded(error) or clock.now() >= until:
-                    raise
-            await asyncio.sleep(AGAIN)
+        call = functools.partial(getattr(self._scripts, f"lua_{script}"), keys, args, self._redis)
+        step = asyncio.current_task()
+        if not isinstance(step, Step):
+            return await _room_found(call)
+        async with asyncio.timeout(ANSWERED):
+            while True:
+                try:
+                    return await _room_found(call)
+                except asyncio.CancelledError:  # if not ours: of a task that the client has begun
+                    if step.cancelling():
+                        raise
+                await asyncio.sleep(AGAIN)
 
     async def command(self, *words: object) -> Reply:
         """One command."""
@@ -133,14 +141,11 @@ class AsyncioClient:
             no_longer_listens(messages)
 
     async def settle(self, work: Work) -> None:
-        """In a task of its own, which goes on when the caller is cancelled again."""
-        task = asyncio.get_running_loop().create_task(work)
-        _behind.add(task)
-        task.add_done_callback(_behind.discard)
-        await asyncio.shield(task)
+        """In a step that nobody cancels, also at the end of `asyncio.run`; the caller stays."""
+        await EVENT_LOOP.shield(work)
 
     def behind(self, work: Work) -> None:
-        """In a task of its own."""
+        """In a task of its own. Cancelled, it ends with the try that is under way."""
         task = asyncio.get_running_loop().create_task(work)
         _behind.add(task)
         task.add_done_callback(_behind.discard)
@@ -148,6 +153,18 @@ class AsyncioClient:
     async def pause(self, seconds: float) -> None:
         """Sleep."""
         await asyncio.sleep(seconds)
+
+
+async def _room_found(call: Callable[[], Awaitable[Reply]]) -> Reply:
+    """It, once the client's pool has a connection for it."""
+    until = clock.now() + CROWDED
+    while True:
+        try:
+            return await call()
+        except RedisConnectionError as error:
+            if not crowded(error) or clock.now() >= until:
+                raise
+        await asyncio.sleep(AGAIN)
 
 
 class RenewalTask:
@@ -221,12 +238,27 @@ class AsyncRedisLock(LockArguments):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        mine = self._mine()
         try:
             await self.release()
         except LockError:
             if self.raise_on_release_error:
                 raise
             LOGGER.warning("'%s' was unlocked or lost before its block ended", self._shown)
+        except asyncio.CancelledError:
+            if mine is not None:
+                await EVENT_LOOP.shield(self._released_again(mine.value))
+            raise
+
+    async def _released_again(self, value: bytes) -> None:
+        """A release was cut short, and nobody is there to call it again.
+
+        By its value: a task that shares this object may have been granted the lock since.
+        """
+        try:
+            await self.do_release(value)
+        except Exception as error:  # the cancellation goes on
+            LOGGER.debug("a cancelled release did not end well", exc_info=error)
 
     async def acquire(
         self,

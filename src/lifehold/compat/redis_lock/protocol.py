@@ -403,12 +403,13 @@ class LockKey:
                     max(0.0, min(pause, ask.until - now, notice_at - now))
                 )
         finally:
-            await client.deaf()
-            if (first or self._refused) and self.beside is not None:
-                await client.settle(self._leave(ask, channel))
+            await client.settle(self._leave(ask, channel, first))
 
-    async def _leave(self, ask: LockRequest, channel: bytes) -> None:
-        """Out of the line; if the lock is free, the next one is told."""
+    async def _leave(self, ask: LockRequest, channel: bytes, first: str) -> None:
+        """Listen no more, and out of the line; if the lock is free, the next one is told."""
+        await self.client.deaf()
+        if self.beside is None or not (first or self._refused):
+            return
         try:
             await self.client.run("leave", self._keys(ask.nonce), (ask.value, "", channel, ""))
         except Exception as error:  # noqa: BLE001 - whoever is next looks by itself
@@ -449,7 +450,7 @@ class LockKey:
         pause = 0.05
         while True:
             try:
-                await self._undo(ask)
+                await self.client.settle(self._undo(ask))
             except Exception as error:  # noqa: BLE001 - no answer still
                 if clock.now() >= until or self._for_good(error):
                     report(error)

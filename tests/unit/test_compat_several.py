@@ -22,6 +22,7 @@ from lifehold.compat.filelock import (
     FileLock,
     SoftFileLock,
     Timeout,
+    waits,
 )
 from lifehold.compat.filelock import errors as met
 from lifehold.local.files import Files
@@ -191,10 +192,13 @@ def exit_code(child):
 
 
 @needs("fork")
-def test_a_child_has_no_descriptor_of_an_acquire_that_was_under_way(path):
+@pytest.mark.parametrize("number", ["new", "of one that was never let go of"])
+def test_a_child_has_no_descriptor_of_an_acquire_that_was_under_way(path, monkeypatch, number):
     class Forking(BaseFileLock):
         def _acquire(self):
             self._context.lock_file_fd = fd = os.open(path, os.O_CREAT | os.O_RDWR)
+            if number != "new":
+                monkeypatch.setitem(waits._open, fd, (0, 0))
             self.child = os.fork()
             if not self.child:
                 try:

@@ -369,16 +369,18 @@ def forget(fd: object) -> None:
 @fork.in_child
 def _close() -> None:
     """L9  A child closes its copies of lock files, those of a wait under way too."""
+    closed = set()  # and not what is noted: a number may have been used again since
     for fd, key in list(_open.items()):
         try:
             found = os.fstat(fd)
             if key is None or key == (found.st_dev, found.st_ino):
+                closed.add(fd)
                 os.close(fd)
         except OSError:
             continue  # closed behind our back
     for hold in _under_way.values():
         opened = hold.fd
-        if type(opened) is int and opened >= 0 and opened not in _open and hold.grant is None:
+        if type(opened) is int and opened >= 0 and opened not in closed and hold.grant is None:
             hold.fd = None
             try:
                 os.close(opened)

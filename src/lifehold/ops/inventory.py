@@ -2,7 +2,7 @@
 
 Promise: one look at the kernel's table and one at each file that can be a lock; no file is opened
 that cannot be ours, and a file that vanishes meanwhile is left out. Takes no lock, but for the
-shared try of `who` from inside a PID namespace.
+momentary try of `who` from inside a PID namespace.
 """
 
 from __future__ import annotations

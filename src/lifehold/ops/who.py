@@ -1,8 +1,8 @@
 """Who holds a lock file, or who held it last: kernel locks, of lifehold and of any other tool.
 
 Promise: `held` and `free` are said only when the kernel says so; what cannot be seen from here is
-`suspect`, with the reason. Nothing is made, written or locked by asking (but for a shared try of
-some microseconds inside a PID namespace, where /proc/locks does not show the others).
+`suspect`, with the reason. Nothing is made, written or locked by asking (but for a try of some
+microseconds inside a PID namespace, where /proc/locks does not show the others).
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ from ..lock import absolute
 from ..runtime import clock, fork, process
 from . import databases, families
 from .answer import FREE, HELD, STALE, SUSPECT, LockAnswer
-from .foreign import ForeignFiles, fcntl_holders, of_removed, queue, sees_all_locks
+from .foreign import (
+    ForeignFiles,
+    fcntl_holders,
+    of_removed,
+    queue,
+    sees_all_locks,
+    unshown_bytes,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +49,7 @@ if TYPE_CHECKING:
 
     from ..local.files import Files
     from ..local.judge import Judgement
+    from ..local.kernel_holders import HolderLook
     from . import stored
     from .families import Family, ProcessTable, StatedHolder
 
@@ -253,7 +261,7 @@ def _steady(answer: LockAnswer, fd: int, files: ForeignFiles) -> LockAnswer:
         seen = kernel_holders.look_at(
             HOST, answer.path, fd, readable=not answer.note, table=files.lines
         )
-        found = _holders(seen, files, bool(answer.note))
+        found = _holders(seen, files, None if answer.note else fd)
         waiting = queue(seen, files)
         if not found:
             return replace(answer, waiting=waiting)
@@ -282,28 +290,30 @@ def _steady(answer: LockAnswer, fd: int, files: ForeignFiles) -> LockAnswer:
     )
 
 
-def _holders(
-    seen: kernel_holders.HolderLook, files: ForeignFiles, hidden: bool
-) -> list[tuple[str, Holder]]:
-    """Each with its kind: flock(2) first, which our own locks are."""
+def _holders(seen: HolderLook, files: ForeignFiles, fd: int | None) -> list[tuple[str, Holder]]:
+    """Each with its kind: flock(2) first, which our own locks are. `fd`: to ask by, if there is."""
     setters = seen.setters(FLOCK)
     found = [("flock", kernel_holders.held_by(seen, line, files.of)) for line in setters[:MANY]]
-    if not setters and not hidden:
-        holder = _unshown(seen.path)
+    if not setters and fd is not None:
+        holder = _unshown(seen)
         found = [("flock", holder)] if holder is not None else []
-    return found + fcntl_holders(seen, files)
+    of_bytes = fcntl_holders(seen, files)
+    if not of_bytes and fd is not None and not sees_all_locks():
+        of_bytes = unshown_bytes(seen, fd, files)
+    return found + of_bytes
 
 
-def _unshown(path: str) -> Holder | None:
+def _unshown(seen: HolderLook) -> Holder | None:
     """Where /proc/locks does not show everybody, it is tried whether anybody holds it."""
-    holder = kernel_holders.holder_of(HOST, path, False)
+    holder = kernel_holders.holder_of(HOST, seen.path, False)
     if holder is not None and holder.alive == ALIVE:
         return holder
     if process.namespace("pid") == INITIAL_PID_NAMESPACE:
         return holder
-    return (
-        kernel_holders.holder_of(HOST, path, True) if kernel_holders.is_taken(HOST, path) else None
-    )
+    how = kernel_holders.how_taken(HOST, seen.path)
+    if how == kernel_holders.SHARED:
+        return kernel_holders.sharer(seen)
+    return kernel_holders.holder_of(HOST, seen.path, True) if how else None
 
 
 def _unheld(answer: LockAnswer, fd: int, found: os.stat_result, files: ForeignFiles) -> LockAnswer:

@@ -22,7 +22,7 @@ from ..runtime.process import boot_id, number_here
 from . import proc_locks
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
 from .ground import MountInfo, place_of
-from .proc_locks import FLOCK, OFD, KernelLine, Key, OpenFileScan, key_of, lines_of
+from .proc_locks import FLOCK, OFD, KernelLine, Key, OpenFileScan, key_of, lines_of, mappers
 from .record import SIZE, Record, as_holder, is_newer, parse
 from .refusals import JUST_RELEASED, refused
 
@@ -113,9 +113,11 @@ def is_recorded(seen: HolderLook, line: KernelLine, holder: Holder) -> bool:
     back, while we looked. Two looks tell the one from the other. Who shares it writes none.
     """
     record, owner = seen.record, holder.owner
+    if owner is None:
+        return False
     if record is None or record.owner is None or not line.exclusive:
         return True
-    return owner is not None and (owner.pid, holder.nonce) == (record.owner.pid, record.nonce)
+    return (owner.pid, holder.nonce) == (record.owner.pid, record.nonce)
 
 
 def look_at(
@@ -189,8 +191,10 @@ def held_by(
     heir = _heir(seen, survey, line, record if named else None, gone)
     if heir is not None:
         return heir
-    if not gone:  # it let go while we looked, or a process that we may not look into has it
-        return _stranger(seen, line)
+    if not gone:
+        return _unopened(seen, line, survey)
+    if not _unseen_words(survey) and (mapped := mappers(seen.key)):
+        return _mapper(seen, mapped[0], f"{WITNESS}; {why}")
     note = f"{WITNESS}; {why}, a process that inherited its open file holds on"
     left = Holder(Owner(pid=line.pid)) if not named or record is None else as_holder(record, "")
     return replace(left, alive=ALIVE, evidence=note + _unseen_words(survey), lock=seen.lock)
@@ -203,6 +207,28 @@ def _stranger(seen: HolderLook, line: KernelLine) -> Holder:
     owner = process.owner_of(line.pid)
     told = Holder(owner, alive=ALIVE, evidence=note, lock=seen.lock)
     return replace(told, pid_here=line.pid, began=process.started_at(line.pid))
+
+
+def _unopened(seen: HolderLook, line: KernelLine, survey: OpenFileScan) -> Holder:
+    """Its setter lives and has it open no more: what keeps it is no descriptor that can be seen.
+
+    Else it let go while we looked, or a process that we may not look into has it.
+    """
+    mapped = mappers(seen.key)
+    if line.pid in mapped or not survey.may_look_into(line.pid) or _unseen_words(survey):
+        return _stranger(seen, line)
+    note = f"{WITNESS}; process {line.pid} locked it and has it open no more"
+    if not mapped:
+        note += "; a mapping or a descriptor on its way keeps it"
+        return Holder(alive=ALIVE, evidence=note, lock=seen.lock)
+    return _mapper(seen, mapped[0], note)
+
+
+def _mapper(seen: HolderLook, pid: int, note: str) -> Holder:
+    """One that keeps the lock by its memory, as far as can be seen."""
+    owner, began = process.owner_of(pid), process.started_at(pid)
+    told = Holder(owner, alive=ALIVE, evidence=f"{note}, this one has it mapped", lock=seen.lock)
+    return replace(told, pid_here=pid, began=began)
 
 
 def _has(survey: OpenFileScan, pid: int, seen: HolderLook, otherwise: bool) -> bool:

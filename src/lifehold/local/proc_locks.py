@@ -324,6 +324,29 @@ def processes() -> list[int]:
         return []
 
 
+def mappers(key: Key) -> list[int]:
+    """Who has the file in its memory, by the age of its process, as far as that can be seen.
+
+    A mapping keeps an open file, and so a flock(2), after its last descriptor was closed.
+    """
+    found, mark = [], f" {key.inode} "
+    for pid in processes():
+        try:
+            with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+                devices = {line.split(None, 4)[3] for line in file if mark in line}
+        except OSError as error:
+            pass_up(error)
+            continue
+        if any(_decimal(each) == key.device for each in devices):
+            found.append(pid)
+    return sorted(found, key=_started)
+
+
+def _decimal(device: str) -> str:
+    """A device "08:01" of hexadecimal numbers as a Key has it."""
+    return ":".join(str(int(part, 16)) for part in device.split(":"))
+
+
 def _read_info(pid: int, number: str, link: str) -> OpenFile:
     """What the kernel tells of one open file; nothing but its link when it is closed by now."""
     inode, locks = None, []

@@ -20,6 +20,7 @@ from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import holder_of
 from lifehold.local.proc_locks import OpenFileScan, key_of
 from lifehold.runtime import process
+from patience import until
 
 pytestmark = needs("linux", "proc")
 
@@ -96,6 +97,33 @@ def test_a_file_passed_on_by_a_living_process_names_who_has_it_now(tmp_path):
         taker.wait()
         left.close()
         right.close()
+
+
+LEADER_ENDS = """
+import ctypes, sys, threading
+from lifehold import Lock
+lease = Lock(sys.argv[1], label="mine").acquire()
+libc = ctypes.CDLL(None)
+threading.Thread(target=libc.pause).start()
+print(lease.nonce, flush=True)
+libc.pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_keeps_its_record(tmp_path):
+    path = str(tmp_path / "x.lock")
+    words = [sys.executable, "-c", LEADER_ENDS, path]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            nonce = holder.stdout.readline().strip()
+            until(lambda: proc_locks.stat_fields(holder.pid)[:1] == [b"Z"])
+            found = holder_of(HOST, path, False)
+            assert (found.owner.pid, found.owner.label, found.nonce) == (holder.pid, "mine", nonce)
+            os.link(path, f"{path}.too")
+            assert holder_of(HOST, f"{path}.too", False).nonce == nonce
+        finally:
+            holder.kill()
+    assert holder_of(HOST, path, False) is None
 
 
 MAPS = """

@@ -22,7 +22,17 @@ from ..runtime.process import boot_id, number_here
 from . import proc_locks
 from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
 from .ground import MountInfo, place_of
-from .proc_locks import FLOCK, OFD, KernelLine, Key, OpenFileScan, key_of, lines_of, mappers
+from .proc_locks import (
+    FLOCK,
+    OFD,
+    KernelLine,
+    Key,
+    OpenFileScan,
+    key_of,
+    lines_of,
+    mappers,
+    shares_descriptors,
+)
 from .record import SIZE, Record, as_holder, is_newer, parse
 from .refusals import JUST_RELEASED, refused
 
@@ -216,6 +226,8 @@ def _unopened(seen: HolderLook, line: KernelLine, survey: OpenFileScan) -> Holde
     """
     mapped = mappers(seen.key)
     if line.pid in mapped or not survey.may_look_into(line.pid) or _unseen_words(survey):
+        return _stranger(seen, line)
+    if not shares_descriptors(line.pid):  # a thread of its own may have it
         return _stranger(seen, line)
     note = f"{WITNESS}; process {line.pid} locked it and has it open no more"
     if not mapped:

@@ -198,6 +198,9 @@ class OpenFile:
         return self.link.endswith(GONE)
 
 
+_Entry = tuple[int, str, str, str]  # a process, where /proc tells of it, the descriptor, its link
+
+
 class OpenFileScan:
     """One look through the open files of processes, of which several things can be asked.
 
@@ -215,11 +218,11 @@ class OpenFileScan:
         patience: float | None = None,
     ) -> None:
         self._names = frozenset(names) | frozenset(name + GONE for name in names)
-        self._near: list[tuple[int, str, str]] = []
-        self._far: list[tuple[int, str, str]] = []
+        self._near: list[_Entry] = []
+        self._far: list[_Entry] = []
         self._patience = PATIENCE if patience is None else patience
         until = clock.now() + self._patience
-        self._gone: dict[str, list[tuple[int, str, str]]] | None = None
+        self._gone: dict[str, list[_Entry]] | None = None
         self._denied: list[int] = []
         self._locked: dict[Key, list[OpenFile]] | None = None
         self.cut = False
@@ -232,9 +235,11 @@ class OpenFileScan:
             self._list(pid)
 
     def _list(self, pid: int) -> None:
-        folder = f"/proc/{pid}/fd/"
+        root = f"/proc/{pid}"
         try:
-            numbers = os.listdir(folder)
+            numbers = os.listdir(f"{root}/fd/")
+            if not numbers and (root := living_thread(pid)):
+                numbers = os.listdir(f"{root}/fd/")
         except PermissionError:
             self._denied.append(pid)
             return
@@ -245,15 +250,15 @@ class OpenFileScan:
             return
         for number in numbers:
             try:
-                link = os.readlink(folder + number)
+                link = os.readlink(f"{root}/fd/{number}")
             except OSError as error:
                 pass_up(error)
                 continue
             if link[:1] == "/":
                 if link.rpartition("/")[2] in self._names:
-                    self._near.append((pid, number, link))
+                    self._near.append((pid, root, number, link))
                 elif not link.startswith(NO_LOCK_FILES):
-                    self._far.append((pid, number, link))
+                    self._far.append((pid, root, number, link))
 
     @property
     def hidden(self) -> int:
@@ -310,8 +315,8 @@ class OpenFileScan:
         if self._gone is None:
             self._gone = {}
             for entry in self._near:
-                if entry[2].endswith(GONE):
-                    self._gone.setdefault(entry[2], []).append(entry)
+                if entry[-1].endswith(GONE):
+                    self._gone.setdefault(entry[-1], []).append(entry)
         return [_read_info(*entry) for entry in self._gone.get(path + GONE, ())]
 
 
@@ -332,7 +337,8 @@ def mappers(key: Key) -> list[int]:
     found, mark = [], f" {key.inode} "
     for pid in processes():
         try:
-            with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+            root = living_thread(pid) or f"/proc/{pid}"
+            with open(f"{root}/maps", encoding="utf-8", errors="replace") as file:
                 devices = {line.split(None, 4)[3] for line in file if mark in line}
         except OSError as error:
             pass_up(error)
@@ -347,11 +353,37 @@ def _decimal(device: str) -> str:
     return ":".join(str(int(part, 16)) for part in device.split(":"))
 
 
-def _read_info(pid: int, number: str, link: str) -> OpenFile:
+def living_thread(pid: int) -> str:
+    """Where /proc tells of a process whose first thread has ended before others; else "".
+
+    Of the first thread it shows neither open files nor memory then.
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError as error:
+        pass_up(error)
+        return ""
+    if len(threads) < 2 or stat_fields(pid)[:1] != [b"Z"]:
+        return ""
+    return next((f"/proc/{pid}/task/{each}" for each in threads if each != str(pid)), "")
+
+
+def shares_descriptors(pid: int) -> bool:
+    """Whether the threads of a process are seen to have one table of open files, as nearly all."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+        tables = {frozenset(os.listdir(f"/proc/{pid}/task/{each}/fd")) for each in threads}
+    except OSError as error:
+        pass_up(error)
+        return False
+    return len(tables - {frozenset()}) < 2  # a thread that has ended shows none
+
+
+def _read_info(pid: int, root: str, number: str, link: str) -> OpenFile:
     """What the kernel tells of one open file; nothing but its link when it is closed by now."""
     inode, locks = None, []
     try:
-        with open(f"/proc/{pid}/fdinfo/{number}", encoding="utf-8", errors="replace") as file:
+        with open(f"{root}/fdinfo/{number}", encoding="utf-8", errors="replace") as file:
             for line in file:
                 if line.startswith("lock:") and (lock := parse(line.partition(":")[2])) is not None:
                     locks.append(lock)

@@ -27,11 +27,11 @@ from ..local.files import HOST, READ_ONLY, READ_WRITE
 from ..local.ground import is_far
 from ..local.kernel_holders import how_taken
 from ..local.kernel_semaphore import slot_path
-from ..local.proc_locks import FLOCK, key_of, lines_of
+from ..local.proc_locks import FLOCK, OFD, POSIX, key_of, lines_of
 from ..lock import absolute
 from ..ops import databases, held
 from ..ops.foreign import bytes_in_the_way, sees_all_locks
-from ..ops.who import FREE, HELD, STALE, LockAnswer, numbers_of, permits_of, who
+from ..ops.who import FREE, HELD, LEASED, STALE, LockAnswer, numbers_of, permits_of, who
 from ..runtime import clock
 from ..runtime.blocking import BLOCKING, finish
 from ..runtime.flock_wait import FIRST_BYTE
@@ -144,8 +144,8 @@ def until_free(name: str, path: str, until: float) -> LockAnswer:
 
 def stand(answer: LockAnswer, until: float) -> bool:
     """Wait for its holder. True: it was free; False: time to look again."""
-    if answer.kind.startswith(("lease", "session")):
-        # A store tells nobody who does not ask for the lock.
+    if answer.kind.startswith(("lease", "session")) or answer.note == LEASED:
+        # A store tells nobody who does not ask for the lock; a file with a lease is not opened.
         clock.pause(max(0.0, min(until - clock.now(), PAUSE)))
         return False
     if answer.kind == "pidfile":
@@ -250,7 +250,11 @@ def _others(fd: int, answer: LockAnswer) -> bool:
             return True
     except OSError:
         return True
-    shown = [line for line in lines_of([key_of(fd)]) or () if not line.waiting and not line.place]
+    shown = [
+        line
+        for line in lines_of([key_of(fd)]) or ()
+        if line.kind in (FLOCK, POSIX, OFD) and not line.waiting and not line.place
+    ]
     if len(shown) > 1:  # one is ours
         return True
     if sees_all_locks():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 TABLE = "/proc/locks"
-FLOCK, POSIX, OFD = "FLOCK", "POSIX", "OFDLCK"
+FLOCK, POSIX, OFD, LEASE = "FLOCK", "POSIX", "OFDLCK", "LEASE"
 PAGE = 4096  # what the kernel gives at one read(2), under its own lock
 AGREE = 5  # how often a longer table is read until two readings say the same
 
@@ -37,8 +37,8 @@ class Key:
 class KernelLine:
     """One line of the table.
 
-    `kind`: FLOCK, POSIX or OFDLCK; `pid` as seen from here, -1 for OFD locks, 0 when not visible;
-    `start`, `end`: the first byte and the last, "EOF" for all that follow.
+    `kind`: FLOCK, POSIX, OFDLCK or LEASE; `pid` as seen from here, -1 for OFD locks, 0 when not
+    visible; `start`, `end`: the first byte and the last, "EOF" for all that follow.
     """
 
     kind: str
@@ -54,6 +54,11 @@ class KernelLine:
         """The place in the line of fair askers that this is; 0 for a lock (runtime/turnstile)."""
         return int(self.start) if self.kind == OFD and int(self.start) >= FIRST_BYTE else 0
 
+    @property
+    def ends_by_open(self) -> bool:
+        """Whether it is a lease that any open(2) breaks, by a signal that may kill its holder."""
+        return self.kind == LEASE and self.exclusive and not self.waiting
+
 
 def parse(text: str) -> KernelLine | None:
     """A line of the table, or of the `lock:` lines of fdinfo; None for what is no file lock."""
@@ -66,7 +71,7 @@ def parse(text: str) -> KernelLine | None:
         major, minor, inode = where.split(":")
         key = Key(f"{int(major, 16)}:{int(minor, 16)}", int(inode))
         return KernelLine(kind, mode == "WRITE", pid, waiting, key, fields[6], fields[7])
-    except (ValueError, IndexError):  # a lease, or a lock that lost its file
+    except (ValueError, IndexError):  # a lock that lost its file
         return None
 
 

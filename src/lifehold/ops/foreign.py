@@ -58,7 +58,7 @@ class ForeignFiles:
         self._names = {os.path.basename(path.rstrip("/")) for path in paths}
         self._table = table
         self._inodes: frozenset[int] | None = None
-        self._ours: frozenset[int] | None = None
+        self._shut: frozenset[int] | None = None
         self._eyes: ProcessTable | None = None
         self._all: OpenFileScan | None = None
         self._of: dict[int, OpenFileScan] = {}
@@ -77,16 +77,21 @@ class ForeignFiles:
         return self._inodes
 
     @property
-    def ours_by_fcntl(self) -> frozenset[int]:
-        """The files on which this process has an fcntl lock, which to read and close would drop."""
-        if self._ours is None:
+    def not_to_open(self) -> frozenset[int]:
+        """The files that are not to be opened: it would end another's lease, or a lock of our own.
+
+        To read and close a file drops all fcntl locks that this process has on it.
+        """
+        if self._shut is None:
             us = os.getpid()
             table = whole_table() if self._table is None else None
             lines = [each for found in (self._table or {}).values() for each in found]
-            self._ours = frozenset(
-                line.key.inode for line in table or lines if line.kind == POSIX and line.pid == us
+            self._shut = frozenset(
+                line.key.inode
+                for line in table or lines
+                if (line.kind == POSIX and line.pid == us) or line.ends_by_open
             )
-        return self._ours
+        return self._shut
 
     @property
     def any_lock(self) -> bool:
@@ -171,6 +176,18 @@ def fcntl_holders(seen: HolderLook, files: ForeignFiles) -> list[tuple[str, Hold
         found.setdefault(line.pid, ("fcntl", holder))
     lines = [line for line in seen.setters(OFD) if not line.place]
     return [*found.values(), *(_ofd(seen, lines, files) if lines else ())]
+
+
+def lease_holders(seen: HolderLook) -> list[tuple[str, Holder]]:
+    """Who has a lease on the file that any open(2) would end: so nothing in it was read."""
+    found = []
+    for line in filter(lambda each: each.ends_by_open, seen.lines or ()):
+        owner = process.owner_of(line.pid) if line.pid > 0 else None
+        pid = line.pid if owner else None
+        began, lock = process.started_at(pid) if pid else None, _words(seen, "file lease", line)
+        note = "a lease is no lock, and to look for one would end it"
+        found.append(("fcntl", Holder(owner, evidence=note, lock=lock, pid_here=pid, began=began)))
+    return found
 
 
 def _ofd(

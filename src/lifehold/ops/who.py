@@ -36,6 +36,7 @@ from .answer import FREE, HELD, STALE, SUSPECT, LockAnswer
 from .foreign import (
     ForeignFiles,
     fcntl_holders,
+    lease_holders,
     of_removed,
     queue,
     sees_all_locks,
@@ -61,6 +62,8 @@ __all__ = ["FREE", "HELD", "STALE", "SUSPECT", "FolderMissing", "LockAnswer", "w
 READS = 5  # of a record that is being written at this very moment
 PAUSE = 0.002  # seconds between them, and before a second look
 OURS_BY_FCNTL = "this process has an fcntl lock on the file, which to read it would drop"
+LEASED = "a process has a lease on the file, which to open it would end: it was not read"
+SHUT = (OURS_BY_FCNTL, LEASED)
 EMPTY = "no kernel lock; a tool that locks by presence would look the same"
 MOST = 20  # of others who are looked at as to whether they run
 MANY = 100  # holders of one shared lock that are named
@@ -133,7 +136,7 @@ def one_look(name: str, path: str, plain: bool, files: ForeignFiles, removed: bo
         if answer.state == FREE and (told := beside(name, path, files.eyes)) is not None:
             answer = told
         if not answer.family:
-            answer = family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
+            answer = family_of(path, answer, readable=answer.note not in SHUT)
         return as_it_runs(answer)
     except (LifeholdError, OSError):
         raise
@@ -230,7 +233,8 @@ def _opened(path: str, files: ForeignFiles) -> tuple[int | None, str]:
     """A descriptor, and why it cannot be read from, "" when it can. FileNotFoundError: it went.
 
     Closing any descriptor of a file drops all fcntl locks that this very process has on it, which
-    is what POSIX wants: so a file that we have such a lock on is not opened.
+    is what POSIX wants: so a file that we have such a lock on is not opened. Nor is one that a
+    process has a write lease on: the signal that tells it of an open kills who does not expect it.
     """
     fd = None
     try:
@@ -238,6 +242,8 @@ def _opened(path: str, files: ForeignFiles) -> tuple[int | None, str]:
         lines = files.lines(key_of(fd)) or []
         if any(line.kind == POSIX and line.pid == os.getpid() for line in lines):
             return fd, OURS_BY_FCNTL
+        if any(line.ends_by_open for line in lines):
+            return fd, LEASED
     except (OSError, AttributeError):  # no such thing but on Linux
         pass
     try:
@@ -300,7 +306,7 @@ def _holders(seen: HolderLook, files: ForeignFiles, fd: int | None) -> list[tupl
     of_bytes = fcntl_holders(seen, files)
     if not of_bytes and fd is not None and not sees_all_locks():
         of_bytes = unshown_bytes(seen, fd, files)
-    return found + of_bytes
+    return found + of_bytes + lease_holders(seen)
 
 
 def _unshown(seen: HolderLook) -> Holder | None:

@@ -8,12 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from ground import needs
+from ground import needs, reason
 from lifehold import Lock, WouldBlock
 from lifehold.local import kernel_holders, proc_locks
 from lifehold.local.files import HOST
@@ -178,6 +179,16 @@ def test_a_holder_found_through_another_name_of_the_file_is_found(tmp_path):
     with orphans(path) as (_, child):
         os.link(path, other)
         assert holder_of(HOST, other, False).owner.pid == child
+
+
+def test_an_heir_is_found_through_another_name_in_shared_memory_too():
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip(reason("linux", "no /dev/shm"))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path, other = f"{folder}/x.lock", f"{folder}/y.lock"
+        with orphans(path) as (_, child):
+            os.link(path, other)
+            assert holder_of(HOST, other, False).owner.pid == child
 
 
 def test_what_may_not_be_looked_into_is_counted_and_said(tmp_path, monkeypatch):

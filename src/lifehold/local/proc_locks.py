@@ -185,6 +185,7 @@ def key_of(fd: int) -> Key:
 PATIENCE = 1.0  # seconds that one look through all processes may take, unless told otherwise
 GONE = " (deleted)"  # what the kernel adds to the link of a file that was unlinked
 NO_LOCK_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/dmabuf:", "/SYSV")
+SHARED_MEMORY = "/dev/shm/"  # noqa: S108  the folder of /dev where files are
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of include/linux/sched.h
 
 
@@ -262,7 +263,7 @@ class OpenFileScan:
             if link[:1] == "/":
                 if link.rpartition("/")[2] in self._names:
                     self._near.append((pid, root, number, link))
-                elif not link.startswith(NO_LOCK_FILES):
+                elif link.startswith(SHARED_MEMORY) or not link.startswith(NO_LOCK_FILES):
                     self._far.append((pid, root, number, link))
 
     @property

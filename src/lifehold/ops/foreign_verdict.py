@@ -537,36 +537,21 @@ class ProcessTable:
         )
 
     def _look(self, pid: int) -> SeenProcess | None:
-        folder = f"/proc/{pid}"
         fields = stat_fields(pid)
         if len(fields) < 7 or int(fields[6]) & KERNEL_THREAD:
             return None
         if fields[0] in (b"Z", b"X") and process.look(pid).is_zombie:
             return None
-        links: list[str] = []
-        hidden = False
-        works_in = ""
-        try:
-            numbers = os.listdir(f"{folder}/fd")
-            works_in = os.readlink(f"{folder}/cwd")
-        except PermissionError:
-            hidden, numbers = True, []
-        except OSError:
-            return None  # it has ended
-        for fd in numbers:
-            try:
-                link = os.readlink(f"{folder}/fd/{fd}")
-            except OSError:
-                continue
-            if link[:1] == "/":
-                links.append(link)
+        works_in, links, whole = _looked_into(pid)
+        if not whole and _has_ended(pid):
+            return None
         return SeenProcess(
             pid,
             program_of(pid),
             works_in,
-            tuple(links),
+            links,
             tuple(process.numbers_of(pid)),
-            hidden,
+            not whole,
             tuple(words_of(pid)),
         )
 
@@ -608,6 +593,38 @@ class ProcessTable:
                 for called in dict.fromkeys(each.numbers[1:]):
                     self._numbered.setdefault(called, []).append(each.pid)
         return self._numbered.get(number, [])
+
+
+def _looked_into(pid: int) -> tuple[str, tuple[str, ...], bool]:
+    """The folder of a process, the links of its open files, and whether all of these were read."""
+    works_in, links, whole = "", [], True
+    try:
+        works_in = os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        whole = False
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        numbers, whole = [], False
+    for fd in numbers:
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{fd}")
+        except OSError as error:
+            whole = whole and isinstance(error, FileNotFoundError)  # closed meanwhile
+            continue
+        if link[:1] == "/":
+            links.append(link)
+    return works_in, tuple(links), whole
+
+
+def _has_ended(pid: int) -> bool:
+    """L2  Only by its entry in /proc: what is not to be read of a process proves no end of it.
+
+    When its first thread has ended and others run on, its folder and files are not to be had
+    (ENOENT). The path of its folder may be too long for a link (ENAMETOOLONG).
+    """
+    seen = process.look(pid)
+    return not seen.exists or seen.is_zombie
 
 
 def _places(seen: SeenProcess) -> list[str]:

@@ -14,12 +14,13 @@ import pytest
 
 import unit_formats as formats
 from ground import needs, require
-from lifehold import LeaseLost, Lock
+from lifehold import LeaseLost, Lock, WouldBlock
 from lifehold.cli import clear as cli
 from lifehold.core.owner import INITIAL_PID_NAMESPACE, Owner
 from lifehold.ops import clear as ops
 from lifehold.ops import clear as removal
 from lifehold.ops import families, foreign_verdict
+from lifehold.ops.answer import SUSPECT
 from lifehold.ops.clear import FREED, KEPT, NOTHING, REMOVED, WOULD, WOULD_FREE, clear, placeholder
 from lifehold.ops.foreign import ForeignFiles
 from lifehold.runtime import process
@@ -180,6 +181,30 @@ def test_a_file_with_a_second_name_is_not_emptied(tmp_path, gone, all_seen):
     done = clear(str(path))
     assert (done.action, path.read_text()) == (KEPT, f"{gone}\n")
     assert "another name" in done.why
+
+
+@pytest.mark.parametrize("name", ["state.json", "worker.pid", "job.lock"])
+@pytest.mark.parametrize(
+    "more",
+    [{"done": [1, 2]}, {"node": "other"}, {"created": {"at": 1}}, {"host": ["other"]}],
+    ids=str,
+)
+def test_json_that_says_more_than_a_lock_s_record_is_never_emptied(
+    more, name, tmp_path, gone, all_seen
+):
+    path = formats.file(tmp_path, name, json.dumps({"pid": gone, **more}))
+    done = clear(str(path))
+    assert (done.action, done.answer.state) == (KEPT, SUSPECT)
+    assert "may be somebody's data" in done.why
+    with pytest.raises(WouldBlock):
+        Lock(path, kind="soft", wait=0).acquire()
+    assert json.loads(path.read_text()) == {"pid": gone, **more}
+
+
+@pytest.mark.parametrize("more", [{}, {"created": 1.0}, {"hostname": None}], ids=str)
+def test_json_that_only_names_its_process_is_emptied(more, tmp_path, gone, all_seen):
+    path = formats.file(tmp_path, "worker.pid", json.dumps({"pid": gone, **more}))
+    assert clear(str(path)).action == FREED
 
 
 def test_a_dry_run_removes_and_notes_nothing(tmp_path, gone, all_seen, log):

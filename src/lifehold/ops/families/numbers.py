@@ -18,7 +18,7 @@ NOBODY = "it names nobody: its tools take it when nobody has touched it for 5 mi
 UNSEEN = "its tools do not keep it open: who holds it cannot be seen"
 BY_AGE = "lifehold dotlockfile -l -r -1 {0} && lifehold dotlockfile -u {0}"
 LONGEST = 64  # bytes of a number with white space
-DATA = "it is a number alone, and its name is not one of a pid file: it may be data"
+DATA = "all it says is a process number, and its name is not one of a pid file: it may be data"
 # Folders in which a file NAME.lock is a lock, whether NAME stands beside it or not.
 OF_LOCKS = frozenset({"lock", "locks", "run", "mail", "spool"})
 

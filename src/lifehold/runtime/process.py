@@ -134,8 +134,8 @@ def look(pid: int, *, mine: bool = False) -> Sighting:
         pass_up(error)
         return _look_hidden(pid)
     status = _status(pid)
-    if status.get("Tgid") not in (None, str(pid)):
-        return Sighting(exists=True, is_thread=True)
+    if (group := status.get("Tgid")) not in (None, str(pid)):
+        return Sighting(exists=True, is_thread=True, thread_of=int(group))
     try:
         alone = len(os.listdir(f"/proc/{pid}/task")) <= 1  # a leader may exit before its threads do
     except OSError as error:

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -373,6 +374,8 @@ HERE = process.here()
     [
         (False, "77\n", "{pid}\n"),
         (False, "772 77 x", "772 {pid} x"),
+        (False, "00077 minicom ana\n", "000{pid} minicom ana\n"),
+        (False, "1077 077", "1077 0{pid}"),
         (True, "vm-77-77", "vm-77-{pid}"),
         (True, "ana@web77.77:1790000000", "ana@web77.{pid}:1790000000"),
     ],
@@ -380,6 +383,11 @@ HERE = process.here()
 def test_a_placeholder_names_us_where_the_dead_was_named(link, words, expected):
     told = placeholder(words.encode(), Owner(77), link=link)
     assert told.decode() == expected.format(pid=os.getpid())
+
+
+def test_a_placeholder_of_a_serial_line_s_int_is_one(tmp_path):
+    told = placeholder((77).to_bytes(4, sys.byteorder), Owner(77), link=False)
+    assert told == os.getpid().to_bytes(4, sys.byteorder)
 
 
 def test_a_placeholder_of_filelock_has_our_begin_and_is_alive_by_its_rules(tmp_path):

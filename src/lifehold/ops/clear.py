@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 
 from .. import registry
 from ..core import events, explain
@@ -683,6 +684,8 @@ def placeholder(words: bytes, dead: Owner | None, *, link: bool) -> bytes:
     if dead is None:
         return words or b"%d\n" % os.getpid()
     us = process.here()
+    if words == dead.pid.to_bytes(4, sys.byteorder):  # of a serial line
+        return us.pid.to_bytes(4, sys.byteorder)
     told = _replaced(words, str(dead.pid), str(us.pid), last=link)
     if (theirs := _begin(dead)) and (ours := _begin(us)):
         told = told.replace(theirs, ours, 1)
@@ -695,7 +698,7 @@ def _replaced(words: bytes, old: str, new: str, *, last: bool) -> bytes:
     """A number that stands by itself; in a link it comes behind the name of the host."""
     at, found = -1, -1
     while (at := words.find(old.encode(), at + 1)) >= 0:
-        around = words[max(0, at - 1) : at] + words[at + len(old) : at + len(old) + 1]
+        around = words[:at].rstrip(b"0")[-1:] + words[at + len(old) : at + len(old) + 1]
         if not any(chr(byte).isdigit() for byte in around):
             found = at
             if not last:

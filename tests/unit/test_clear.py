@@ -6,8 +6,10 @@ import fcntl
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -216,6 +218,26 @@ def test_a_dry_run_removes_and_notes_nothing(tmp_path, gone, all_seen, log):
     assert clear(str(other), dry_run=True).action == WOULD
     assert other.exists()
     assert not log.exists()
+
+
+@pytest.mark.parametrize("what", ["another name", "has it open", "not permitted"])
+def test_a_dry_run_tells_what_would_be_kept(what, tmp_path, gone, all_seen, log):
+    path = formats.file(tmp_path, "a.pid", f"{gone}\n")
+    with ExitStack() as left:
+        if what == "another name":
+            os.link(path, tmp_path / "data")
+        elif what == "has it open":
+            left.enter_context(path.open())
+        else:
+            require("root")
+            if subprocess.run(["chattr", "+i", path], check=False, capture_output=True).returncode:
+                pytest.skip("this file system knows no immutable files")
+            left.callback(subprocess.run, ["chattr", "-i", path], check=True)
+        tried, done = clear(str(path), dry_run=True), clear(str(path))
+    assert (tried.action, done.action) == (KEPT, KEPT)
+    assert what in tried.why
+    assert what in done.why
+    assert tried.left
 
 
 @pytest.mark.parametrize("kind", ["soft", "link", "directory", "generation"])

@@ -19,6 +19,7 @@ from ..local import record
 from ..local.files import HOST, READ_ONLY
 from ..local.kernel_holders import WITNESS, HolderLook, KernelWaiter, queue_in
 from ..local.proc_locks import (
+    GONE,
     OFD,
     POSIX,
     TABLE,
@@ -307,9 +308,23 @@ def of_removed(path: str, files: ForeignFiles) -> list[Holder]:
         return []  # nobody holds any lock: no need to look through the processes
     found: dict[int, Holder] = {}
     for file in files.survey.removed(path):
-        if file.locks:
+        if file.locks and _stood_here(file, path):
             found.setdefault(file.pid, _of_file(file, path))
     return list(found.values())
+
+
+def _stood_here(file: OpenFile, path: str) -> bool:
+    """Whether the link of a removed file means our path, and not that of another mount namespace.
+
+    Nor a file that is there, and whose name ends as the kernel marks those that are not.
+    """
+    if not process.shares_path(file.pid, os.path.dirname(path)):
+        return False
+    try:
+        there, opened = os.lstat(path + GONE), os.stat(f"/proc/{file.pid}/fd/{file.fd}")
+    except OSError:
+        return True
+    return not os.path.samestat(there, opened)
 
 
 def _of_file(file: OpenFile, path: str) -> Holder:

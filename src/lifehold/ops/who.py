@@ -327,8 +327,9 @@ def _unheld(answer: LockAnswer, fd: int, found: os.stat_result, files: ForeignFi
     last, version = _read(fd)
     if not version:
         known = answer_existence(answer.name, answer.path, files.eyes, found, fd)
-        if known is None and stat.S_ISREG(found.st_mode) and not found.st_size:
-            return replace(answer, note=EMPTY)
+        if known is None and stat.S_ISREG(found.st_mode):
+            as_lock = not found.st_size or families.may_be(os.path.basename(answer.path))
+            return replace(answer, note=EMPTY) if as_lock else answer
         return answer if known is None else replace(known, waiting=answer.waiting)
     if version > record.VERSION:  # L12
         note = (

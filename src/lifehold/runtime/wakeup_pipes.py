@@ -44,9 +44,13 @@ class PipeWakeups:
         fork.in_child(self._forget_all)
 
     def _forget_all(self) -> None:
-        """A child has no waiters; with our copy of the pipe it would keep the parent alive."""
+        """A child has no waiters; with our copy of the pipe it would keep the parent alive.
+
+        The pipe's name is forgotten too: its waiters are no dead ones of ours.
+        """
         self._mutex = native.RLock()
         self.rings = {}
+        self._pipe, self._file = "", 0
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

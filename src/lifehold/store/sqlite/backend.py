@@ -102,7 +102,7 @@ class Sqlite:
         self.file, self._now, self._utc_us = file, now, utc_us
         self._begin()
         fork.in_child(self._begin)  # a child writes its own identity into the rows
-        self.wakeups = PipeWakeups(f"{file.path}-bells", file.shared)
+        self.wakeups = PipeWakeups(f"{file.path}-bells", file.shared, file.path)
         self.death_watch = DeathWatch()
         self._given_up: dict[str, None] = {}  # nonces that were released before they had come
         self._tried = ""  # the last nonce for which one statement was not enough

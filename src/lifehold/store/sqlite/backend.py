@@ -602,11 +602,14 @@ def check(url: str) -> reports.Checked:
     file = file_of(made)
     sentences: tuple[str, ...] = ()
     if not os.path.exists(file.path):
-        kind = database.refuse_far(file.path)
+        kind = database.refuse_far(file.path) or "unknown file system"
         note = f"'{printable(file.path)}' is not there yet; whoever takes a lock first makes it"
-        there = reports.StoreFinding(
-            "file", reports.NOTE, f"{note} ({kind or 'unknown file system'})"
-        )
+        there = reports.StoreFinding("file", reports.NOTE, f"{note} ({kind})")
+        if (folder := database.closed_folder(file.path)) is not None:
+            note = f"'{printable(file.path)}' is not to be seen, and this user may not make it"
+            there = reports.StoreFinding(
+                "file", reports.BAD, f"{note}: '{printable(folder)}' is not theirs to write to"
+            )
         return reports.Checked(made.url, 0, sql.VERSION, (there,))
     found, version = _tried(file), _version(file)
     if found.verdict == reports.GOOD:

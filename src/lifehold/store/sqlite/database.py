@@ -717,6 +717,17 @@ def make(path: str, shared: bool) -> None:
         raise file_refused(path, error, "made") from error
 
 
+def closed_folder(path: str) -> str | None:
+    """The folder that keeps this user from making a file, None where nothing does."""
+    folder = os.path.dirname(path)
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    effective = os.access in os.supports_effective_ids
+    if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK, effective_ids=effective):
+        return None
+    return folder
+
+
 def to_disk(folder: str) -> None:
     """The name of a new file survives a power loss too."""
     try:

@@ -29,7 +29,7 @@ from ...core.mask import printable
 from ...runtime import clock, fork, process
 from ...runtime.blocking import finish
 from ...runtime.wakeup_pipes import PipeWakeups
-from ..site import Opener, Site
+from ..site import OF_ALL, Opener, Site
 from . import database
 from . import schema as sql
 from .database import Database, NothingThere
@@ -533,9 +533,15 @@ def opened(url: str, **options: Any) -> Site:
         shared = database.flag_of(given.pop("shared", False))
     except TypeError as error:
         raise InvalidArgument(f"an option of sqlite:// cannot be {error}") from error
+    for name in OF_ALL:
+        if name in given:
+            raise InvalidArgument(
+                f"{name}= stands in no URL of sqlite://: connect(url, {name}=...)"
+            )
     if given:
-        known = "busy_timeout", "synchronous", "shared", "label", "ttl"
-        raise nearest.strange("sqlite://", given, known)
+        raise nearest.strange(
+            "sqlite://", given, ("busy_timeout", "synchronous", "shared", *OF_ALL)
+        )
     key = path, busy, synchronous, shared
     fork.here()
     with fork.gate:

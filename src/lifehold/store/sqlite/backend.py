@@ -33,7 +33,14 @@ from ..site import OF_ALL, Opener, Site
 from . import database
 from . import schema as sql
 from .database import Database, NothingThere
-from .death_watch import DeathWatch, ProvenDead, Suspects, judge_process, to_watch
+from .death_watch import (
+    DeathWatch,
+    ProvenDead,
+    Suspects,
+    judge_process,
+    proven_gone,
+    to_watch,
+)
 from .messages import damaged, refuse_newer, sentences
 from .rows import (
     NAMED,
@@ -393,26 +400,29 @@ class Sqlite:
     async def prune(self, after: str, idle: float, most: int) -> tuple[str | None, int]:
         """Forget those of the next names that nobody has used for `idle` seconds."""
 
-        def find(db: Connection) -> tuple[str | None, list[tuple[bytes]]]:
+        def find(db: Connection) -> tuple[str | None, list[tuple[bytes]], list[Any]]:
             self._refuse_newer(db)
             names = [row[0] for row in db.execute(sql.PAGE, ("", raw(after), most)).fetchall()]
             if not names:
-                return None, []
+                return None, [], []
             before = self._utc_us() - int(idle * 1e6)
             now = self._now()
             between = raw(names[0]), raw(names[-1])
             given = *between, min(before, self._utc_us()), self.clock, now
-            return names[-1], [(raw(name),) for (name,) in db.execute(sql.IDLE, given)]
+            free = [(raw(name),) for (name,) in db.execute(sql.IDLE, given)]
+            return names[-1], free, db.execute(sql.STRANGERS, (*between, self.clock)).fetchall()
 
         def work(db: Connection) -> tuple[str | None, int]:
-            last, old = find(db)
+            db.executemany(sql.RUN_OUT, dead)
+            last, old, _ = find(db)
             for statement in sql.FORGET:
                 db.executemany(statement, old)
             return last, len(old)
 
-        none: tuple[str | None, list[tuple[bytes]]] = None, []
-        last, old = self._reading().look(find, none)
-        if not old:
+        none: tuple[str | None, list[tuple[bytes]], list[Any]] = None, [], []
+        last, old, strangers = self._reading().look(find, none)
+        dead = [(self.clock, raw(name), nonce) for name, nonce in proven_gone(strangers)]
+        if not old and not dead:
             return last, 0
         try:
             return self._reading().step(work, durable=True, makes=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 from lifehold import LifeholdError, StoreUnavailable
@@ -35,6 +36,23 @@ def tried(act):
     except LifeholdError:
         return True
     return True
+
+
+def ended(act):
+    """How `act()` ended, in a thread: whoever hangs would stop the other tests."""
+    found = []
+
+    def work():
+        try:
+            found.append(act())
+        except Exception as error:
+            found.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(SOON)
+    assert found, "it hangs"
+    return found[0]
 
 
 def steadily(judge, tries=3):

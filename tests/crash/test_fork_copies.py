@@ -137,6 +137,25 @@ def test_a_child_forked_while_a_waiter_begins_does_not_keep_it_alive(tmp_path, m
             os.kill(grandchild, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("c_code", [False, True], ids=["python", "C code"])
+def test_a_child_takes_no_living_waiter_of_its_parent_for_dead(c_code, tmp_path):
+    rung = threading.Event()
+    ours = wakeup_pipes.PipeWakeups(str(tmp_path / "bells"), False)
+    bell = ours.listen("ab", rung.set)
+
+    def seen():
+        fork.here()  # as each step of a store does before it looks at the line
+        assert not ours.dead(bell)
+        assert not ours.ours(bell)
+        assert ours.call(bell)
+
+    try:
+        assert outcome(seen, c_code) == "None"
+        assert rung.wait(60)
+    finally:
+        ours.close()
+
+
 # ---- what is closed in a child, by whom it is no more
 
 

@@ -23,6 +23,7 @@ from lifehold import Lock, ReadWriteLock, Semaphore, WouldBlock
 from lifehold.ops import doctor
 from lifehold.ops.inventory import of_folder
 from lifehold.ops.who import who
+from lifehold.runtime import wakeup_pipes
 from lifehold.testing.crash import Child, point
 
 pytestmark = needs("root")
@@ -449,3 +450,68 @@ def test_another_user_can_do_what_doctor_says_of_the_umask(mask):
 
 def taken(path):
     return refusal_of(lambda: Lock(path).acquire(0).release())
+
+
+# ---- root waits at a user's store
+
+
+USER = 65534
+
+
+@pytest.fixture
+def of_a_user(tmp_path):
+    """A database of a user, in a folder of theirs, and root's wakeups beside it."""
+    file = tmp_path / "x.db"
+    file.touch()
+    for path in (tmp_path, file):
+        os.chown(path, USER, USER)
+    made = wakeup_pipes.PipeWakeups(f"{file}-bells", False, str(file))
+    yield made
+    made.close()
+
+
+def test_root_that_waits_at_a_users_store_leaves_the_user_the_folder_and_is_called(of_a_user):
+    pipe = of_a_user.listen("ab", print).partition(":")[0]
+    for path in (of_a_user.folder, os.path.join(of_a_user.folder, pipe)):
+        assert os.stat(path).st_uid == USER
+
+
+def test_root_that_waits_gives_the_user_an_older_folder_of_root_when_it_is_empty(of_a_user):
+    os.mkdir(of_a_user.folder, 0o700)
+    of_a_user.listen("ab", print)
+    assert os.stat(of_a_user.folder).st_uid == USER
+
+
+@pytest.mark.parametrize("what", ["full", "file is a link", "file of root"])
+def test_root_gives_away_nothing_that_a_user_puts_there(of_a_user, what):
+    file = Path(of_a_user.beside)
+    os.mkdir(of_a_user.folder, 0o700)
+    if what == "full":
+        Path(of_a_user.folder, "of root").touch()
+    elif what == "file is a link":
+        file.rename(f"{file}.moved")
+        file.symlink_to(f"{file}.moved")
+    else:
+        os.chown(file, 0, 0)
+    pipe = of_a_user.listen("ab", print).partition(":")[0]
+    assert os.stat(of_a_user.folder).st_uid == 0
+    assert os.stat(os.path.join(of_a_user.folder, pipe)).st_uid == (USER if what == "full" else 0)
+
+
+def test_root_gives_away_no_folder_that_a_link_in_place_of_its_own_leads_to(
+    of_a_user, tmp_path, monkeypatch
+):
+    """The user has exchanged it in the very instant."""
+    secret = tmp_path / "secret"
+    secret.mkdir(0o700)
+    made = os.mkdir
+
+    def exchanged(path, mode):
+        made(path, mode)
+        os.rename(path, f"{path}.moved")
+        os.symlink(secret, path)
+
+    monkeypatch.setattr(os, "mkdir", exchanged)
+    of_a_user.listen("ab", print)
+    assert os.stat(secret).st_uid == 0
+    assert all(entry.lstat().st_uid == 0 for entry in secret.iterdir())

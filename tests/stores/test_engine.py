@@ -11,8 +11,9 @@ import pytest
 import lifehold
 from badstore import lock_of, state_of, store_of
 from lifehold.core import events, explain
-from lifehold.core.backend import Request
+from lifehold.core.backend import NoReply, Order, Request, Unreachable
 from lifehold.core.deadline import terms
+from lifehold.core.grant import Lost
 from lifehold.lock import Lock, fill
 from lifehold.runtime.blocking import BLOCKING, finish
 from lifehold.store.engine import StoreLock
@@ -167,6 +168,34 @@ def test_a_broken_holder_is_told_by_verify_and_by_release():
     with pytest.raises(lifehold.LeaseLost):
         lease.release()
     assert state_of(memory).token > lease.token
+
+
+@pytest.mark.parametrize("tasks", [False, True], ids=["thread", "task"])
+def test_a_lost_lease_is_told_by_release_though_the_first_try_was_not_sent(tasks):
+    site, _, memory = store_of({2: "unsent"})
+    site.take_free = site.leave_free = None
+    lock = StoreLock(site, "x", BLOCKING, terms(30.0))
+    grant = lock.attempt()
+    finish(memory.order(Order("break", "x", "hung", "somebody")))
+    told = finish(lock.release(grant)) if tasks else lock.drop(grant)
+    assert isinstance(told, Lost)
+
+
+@pytest.mark.parametrize("kind", [Unreachable, NoReply])
+def test_what_the_one_statement_of_a_release_may_have_done_is_no_loss(kind):
+    site, backend, memory = store_of()
+    site.take_free = None
+    lock = StoreLock(site, "x", BLOCKING, terms(30.0))
+    grant = lock.attempt()
+
+    def leave_free(name, nonce):
+        finish(memory.release(name, nonce))  # a step of our own, or of one who broke it
+        raise kind("an input/output error")
+
+    site.leave_free = leave_free
+    told = lock.drop(grant)
+    assert backend.asked[-1] == "release"
+    assert told is None if kind is NoReply else isinstance(told, Lost)
 
 
 def test_verify_without_an_answer_says_that_the_lease_may_hold_still():

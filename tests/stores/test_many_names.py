@@ -14,10 +14,12 @@ from lifehold import InvalidArgument, aconnect, connect
 from lifehold.cli.main import main
 from lifehold.core.backend import Renewal, Request
 from lifehold.core.errors import StoreUnavailable
+from lifehold.core.value import replace
 from lifehold.runtime import process
 from lifehold.runtime.blocking import finish
 from lifehold.store.memory import Memory
 from lifehold.store.site import PAGE
+from patience import until
 
 MANY = 20_000
 SERIES = "WITH RECURSIVE n (i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
@@ -164,6 +166,34 @@ def test_names_that_are_idle_are_forgotten_and_tokens_grow_all_the_same(store):
     for wrong in (0, 59, -1, True, "1d", float("nan"), float("inf")):
         with pytest.raises(InvalidArgument):
             store.prune(wrong)
+
+
+def test_a_name_that_only_the_dead_stand_in_line_for_is_forgotten(store):
+    backend, me = store._site.backend, process.here()
+    finish(backend.acquire(Request("a", "holder", 0.05, me)))
+    finish(backend.acquire(Request("a", "waiter", 0.05, me, wait=True, patience=0.05)))
+    until(lambda: store.inspect("a") is None and store.waiters("a") == 0)
+    assert finish(backend.prune("", 0.0, 1000)) == ("a", 1)
+    assert store.list() == []
+    with store.lock("a", wait=0):
+        assert store.waiters("a") == 0
+
+
+def test_a_name_whose_holder_died_with_another_boot_is_forgotten_and_no_other(tmp_path):
+    """By its record: of a clock that is not ours nobody can tell when a lease ends."""
+    store = connect(f"sqlite:///{tmp_path}/x.db")
+    backend, me = store._site.backend, process.here()
+    other = "11111111-2222-3333-4444-555555555555"
+    dead = replace(me, boot_id=other)
+    for name, owner in (("dead", dead), ("delay", dead), ("living", me), ("unknown", None)):
+        finish(backend.acquire(Request(name, f"of {name}", 0.01, owner)))
+    with sqlite3.connect(tmp_path / "x.db") as db:
+        db.execute("UPDATE lifehold_chairs SET clock = ?", (f"{other} 4026531834",))
+        db.execute("UPDATE lifehold_chairs SET delay = 9.0 WHERE name = 'delay'")
+    db.close()
+    assert finish(backend.prune("", 60.0, 1000)) == ("unknown", 0)  # it was used just now
+    assert finish(backend.prune("", 0.0, 1000)) == ("unknown", 1)
+    assert store.list() == ["delay", "living", "unknown"]
 
 
 def test_tasks_forget_names_too(tmp_path):

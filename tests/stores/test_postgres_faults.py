@@ -18,9 +18,11 @@ import pytest
 from ground import needs
 from lifehold import LeaseLost, NotAcquired, StoreUnavailable, connect
 from lifehold.aio import aconnect
+from lifehold.core.backend import Unreachable
 from lifehold.runtime.blocking import finish
-from lifehold.store.postgres import backend, wire
-from patience import SOON, at_last, tried, until
+from lifehold.store.postgres import backend, upkeep, wire
+from lifehold.store.postgres.connect import PostgresUrl
+from patience import SOON, at_last, ended, tried, until
 from servers.proxy import Proxy
 
 pytestmark = needs("postgres")
@@ -412,3 +414,24 @@ def test_a_connection_that_has_become_silent_costs_no_lease(proxy):
         until(lambda: lease.renewals > before + 1 or lease.lost.is_set())
         lease.check()
         proxy.deliver()
+
+
+def test_a_migration_gives_up_a_server_that_falls_silent_and_is_undone(proxy, pg_url, monkeypatch):
+    base = pg_url.rpartition("/")[2]
+    url = f"postgresql://lifehold@127.0.0.1:{proxy.port}/{base}?sslmode=disable"
+    trust = PostgresUrl.trust
+
+    async def silent(*given):
+        found = await trust(*given)
+        proxy.stalled.set()
+        return found
+
+    monkeypatch.setattr(PostgresUrl, "trust", silent)
+    monkeypatch.setattr(upkeep, "MIGRATION_LIMIT", 0.5)
+    monkeypatch.setattr(upkeep, "LIMIT", 0.5)
+    assert isinstance(ended(lambda: upkeep.migrate(url)), Unreachable)
+    proxy.cut()
+    proxy.stalled.clear()
+    monkeypatch.undo()
+    assert upkeep.migrate(pg_url).before == 0
+    assert upkeep.migrate(pg_url).before == upkeep.VERSION

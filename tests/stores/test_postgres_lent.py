@@ -12,7 +12,7 @@ import pytest
 
 from ground import needs
 from lifehold import NotAcquired, connect
-from lifehold.core.errors import StoreUnavailable
+from lifehold.core.errors import InvalidArgument, StoreUnavailable
 
 pytestmark = needs("postgres")
 SEEN = (
@@ -119,6 +119,43 @@ def test_a_pool_of_another_isolation_level_lets_no_reader_in_beside_a_writer(
             assert connection.execute("SHOW transaction_isolation").fetchone() == (level,)
     assert not wrong
     assert {"r", "w"} == set(grants)
+
+
+@needs("package:psycopg_pool")
+def test_a_connection_that_was_closed_in_a_pool_is_told_and_given_back(pg_url):
+    from psycopg_pool import ConnectionPool
+
+    with ConnectionPool(pg_url, min_size=1, max_size=1, open=True) as pool:
+        store = connect("postgresql://", pool=pool, create=True, timeout=30)
+        store.lock("a", wait=0).acquire().release()
+        connection = pool.getconn()
+        pool.putconn(connection)
+        connection.close()
+        with pytest.raises(StoreUnavailable, match=r"the pool of the program: .*is closed"):
+            store.list()
+        assert store.list() == ["a"]  # the pool has opened another
+
+
+@needs("package:psycopg_pool")
+def test_what_the_encoding_of_a_connection_cannot_hold_is_told_with_the_remedy(pg_url):
+    from psycopg_pool import ConnectionPool
+
+    ours, odd = connect(pg_url, create=True), {"client_encoding": "SQL_ASCII"}
+    with ConnectionPool(pg_url, min_size=1, max_size=1, kwargs=odd, open=True) as pool:
+        store = connect("postgresql://", pool=pool)
+        lent = pool.getconn()
+        pool.putconn(lent)
+        for name in "é日":
+            with pytest.raises(StoreUnavailable, match=r"\(ascii\): leave its client_encoding at"):
+                store.lock(name, wait=60).acquire()
+        with pool.connection() as connection:
+            assert connection is lent  # nothing was sent on it
+        ours.lock("é", wait=0).acquire().release()
+        store.lock("a", wait=0).acquire().release()
+        with pytest.raises(InvalidArgument, match="leave its client_encoding at UTF8"):
+            store.list()
+        assert ours.list() == ["a", "é"]
+        assert not ours.inspect("a")
 
 
 def test_who_runs_under_a_schema_that_became_newer_is_refused_at_its_next_question(pg_url):

@@ -7,6 +7,9 @@ import pytest
 
 from ground import needs
 from lifehold import CorruptRecord, LifeholdError, connect
+from lifehold.core.backend import Given, Renewal, Request, Unreachable
+from lifehold.runtime import clock, process
+from lifehold.runtime.blocking import finish
 from lifehold.store.postgres.backend import PAGE
 
 pytestmark = needs("postgres")
@@ -115,3 +118,45 @@ def test_names_are_listed_in_whatever_encoding_the_database_has(pg_server, encod
             page = page.replace(f"${number}", given)
         plan = "".join(str(row[0]) for row in db.execute(f"EXPLAIN {page}"))
         assert "(name <" in plan.partition("Index Cond:")[2]
+
+
+def held(store, count):
+    """What renews so many leases that this store has given."""
+    nonces = [f"nonce{number}" for number in range(count)]
+    for nonce in nonces:
+        request = Request(f"of {nonce}", nonce, 600.0, process.here())
+        assert isinstance(finish(store._site.backend.acquire(request)), Given)
+    return [Renewal(f"of {nonce}", nonce, 600.0) for nonce in nonces]
+
+
+@pytest.mark.parametrize("what", ["locked", "damaged"])
+@pytest.mark.parametrize("count", [2, 9])
+def test_a_holders_row_that_cannot_be_renewed_costs_its_own_lease_alone(pg_url, what, count):
+    """Thousands are renewed in one statement, which the server undoes as one."""
+    store = connect(pg_url)
+    asked, gone = held(store, count), Renewal("of nonce0", "somebody", 600.0)
+    backend = store._site.backend.within(clock.now() + 4)
+    with psycopg.connect(pg_url) as db:
+        if what == "locked":
+            db.execute("SELECT * FROM lifehold_holder WHERE name = 'of nonce1' FOR UPDATE")
+        else:
+            db.execute("UPDATE lifehold_holder SET renewals = 2147483647 WHERE mark = 'nonce1'")
+            db.commit()
+        there, kept = finish(backend.renew([*asked, gone]))
+    assert there is not None
+    assert isinstance(kept[1], Unreachable)
+    assert [*kept[:1], *kept[2:]] == [True] * (count - 1) + [False]
+    if what == "locked":
+        assert finish(backend.renew(asked))[1] == (True,) * count
+    ((limit,),) = finish(store._site.backend._beats.ask("SHOW lock_timeout"))
+    assert limit == "0"  # it was of one statement
+
+
+def test_where_each_row_is_locked_nothing_is_said_of_any(pg_url):
+    store = connect(pg_url)
+    asked = held(store, 2)
+    with psycopg.connect(pg_url) as db:
+        db.execute("SELECT * FROM lifehold_holder FOR UPDATE")
+        there, kept = finish(store._site.backend.within(clock.now() + 1).renew(asked))
+    assert there is None
+    assert all(isinstance(one, Unreachable) for one in kept)

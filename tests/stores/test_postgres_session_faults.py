@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import threading
 
 import pytest
@@ -16,7 +17,8 @@ from ground import needs
 from lifehold import LeaseLost, NotAcquired, StoreUnavailable, connect
 from lifehold.runtime import clock
 from lifehold.store.postgres.session import SessionLock
-from patience import SOON, at_last, tried, until
+from lifehold.store.postgres.session_server import Sessions
+from patience import SOON, at_last, ended, tried, until
 from servers.proxy import Proxy
 
 pytestmark = needs("postgres")
@@ -242,6 +244,25 @@ def test_a_holder_on_a_silent_network_is_told_at_its_deadline_and_not_before(pro
     until(lambda: not ask(HELD))  # closed when its ttl was over, whoever has it in hand
     with pytest.raises(LeaseLost):
         lease.release()
+
+
+def test_a_server_that_falls_silent_while_a_table_is_made_is_given_up(proxy, through, monkeypatch):
+    made = Sessions._make_table
+
+    def silent(*given):
+        proxy.stalled.set()
+        return made(*given)
+
+    monkeypatch.setattr(Sessions, "_make_table", silent)
+    lock = session(through(timeout=0.5, create=True), "no table", wait=0, ttl=6.0)
+    assert isinstance(ended(lock.try_acquire), StoreUnavailable)
+
+
+def test_a_server_that_does_not_greet_is_given_up_after_the_timeout_of_the_store():
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        url = f"postgresql://a@127.0.0.1:{mute.getsockname()[1]}/b?connect_timeout=1000"
+        lock = session(connect(url, timeout=0.5), "mute", wait=0)
+        assert isinstance(ended(lock.try_acquire), StoreUnavailable)
 
 
 def test_a_short_silence_costs_nothing(proxy, through):

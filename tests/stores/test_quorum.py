@@ -25,6 +25,7 @@ from lifehold import (
     once,
 )
 from lifehold.aio import aconnect
+from lifehold.core.backend import Unable
 from lifehold.runtime.blocking import finish
 from servers import quorum, redis
 from servers.proxy import Proxy, redis_replies
@@ -183,6 +184,31 @@ def test_a_lease_that_a_majority_has_forgotten_is_lost(servers, base):
     with contextlib.suppress(LeaseLost):
         lease.release()
     redis.until("the rest is given back", lambda: not held_at(servers[2], base))
+
+
+def test_what_a_first_try_to_release_has_freed_at_some_is_no_loss(servers, base):
+    """One had lost it; two of the others free it, and two can at the second try only."""
+    ours = quorum.long_ago(servers, base)
+    lease = acquired(ours)
+    with servers[0].client(db=base) as asked:
+        asked.delete("lifehold:{a}:holders")
+    away = [quorum.members(ours)[at] for at in (0, 3, 4)]
+    for each in away:
+        each.release = _once_unable(each.release)
+    lease.release()
+    for each in servers:
+        assert held_at(each, base) == []
+
+
+def _once_unable(there):
+    tries = iter((False,))
+
+    async def release(*given):
+        if not next(tries, True):
+            raise Unable("its disk is full")
+        return await there(*given)
+
+    return release
 
 
 def test_tokens_grow_whichever_majority_gives_them(servers, base):

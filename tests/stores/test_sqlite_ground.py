@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import sqlite3
@@ -29,6 +30,7 @@ from lifehold.core.errors import CorruptRecord
 from lifehold.local.ground import MountInfo
 from lifehold.runtime import heartbeat
 from lifehold.store.sqlite import database, schema
+from lifehold.store.sqlite.backend import check
 from lifehold.testing.crash import Child
 
 
@@ -379,3 +381,40 @@ def test_without_a_lock_nothing_of_sqlite_is_imported():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+@needs("root")
+@pytest.mark.parametrize("below", ["", "sub/deep/"], ids=["there", "below"])
+def test_a_check_tells_that_this_user_may_not_make_the_file(below):
+    def checked(url):
+        (found,) = check(url).findings
+        return found.verdict, found.why
+
+    with folder_for_all(0o755) as closed:
+        url = f"sqlite:///{closed}/{below}x.db"
+        verdict, why = checked(url)
+        assert (verdict, "not there yet" in why) == ("note", True)
+        verdict, why = result(as_nobody(checked, url))
+        assert verdict == "bad"
+        assert f"'{closed}' is not theirs to write to" in why
+        assert not os.listdir(closed)
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_path_that_is_too_long_for_sqlite_is_told_as_such(tmp_path, looks):
+    folder = tmp_path
+    while len(str(folder)) < 400:
+        folder = folder / ("m" * 80)
+    store = connect(url_of(folder / ("x" * (510 - len(str(folder))))))
+    if looks:
+        folder.mkdir(parents=True)
+        (folder / ("x" * (510 - len(str(folder))))).write_bytes(b"SQLite")
+    with pytest.raises(SystemRefused, match="511 bytes, and SQLite opens no longer path") as told:
+        store.list() if looks else store.lock("a").acquire()
+    assert told.value.errno == errno.ENAMETOOLONG
+
+
+@pytest.mark.parametrize("name", ["ttl", "label"])
+def test_what_is_given_to_connect_beside_the_url_is_told_so(tmp_path, name):
+    with pytest.raises(InvalidArgument, match=rf"no URL of sqlite://: connect\(url, {name}="):
+        connect(f"{url_of(tmp_path / 'x.db')}?{name}=5")

@@ -32,10 +32,10 @@ PLAIN = frozenset("0123456789abcdef.")
 
 
 class PipeWakeups:
-    """The waiters of this process at one store."""
+    """The waiters of this process at one store. `beside`: the file whose owner is to call them."""
 
-    def __init__(self, folder: str, shared: bool) -> None:
-        self.folder, self.shared = folder, shared
+    def __init__(self, folder: str, shared: bool, beside: str = "") -> None:
+        self.folder, self.shared, self.beside = folder, shared, beside
         self._mutex = native.RLock()
         self.rings: dict[str, Callable[[], object]] = {}
         self._fd = -1
@@ -44,9 +44,13 @@ class PipeWakeups:
         fork.in_child(self._forget_all)
 
     def _forget_all(self) -> None:
-        """A child has no waiters; with our copy of the pipe it would keep the parent alive."""
+        """A child has no waiters; with our copy of the pipe it would keep the parent alive.
+
+        The pipe's name is forgotten too: its waiters are no dead ones of ours.
+        """
         self._mutex = native.RLock()
         self.rings = {}
+        self._pipe, self._file = "", 0
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -94,6 +98,7 @@ class PipeWakeups:
         except FileExistsError:
             if not stat.S_ISDIR(os.lstat(self.folder).st_mode):  # L7  a link is not followed
                 raise
+        owner = self._given() if os.geteuid() == 0 else None
         name = f"{os.getpid()}.{process.namespace('pid') or 0}.{os.urandom(4).hex()}"
         path = os.path.join(self.folder, name)
         os.mkfifo(path, 0o666 if self.shared else 0o600)
@@ -103,11 +108,40 @@ class PipeWakeups:
             self._pipe, self._fd = name, os.open(path, flags)
         fd = self._fd
         try:
-            self._file = os.fstat(fd).st_ino
+            found = os.fstat(fd)
+            self._file = found.st_ino
+            if owner is not None and stat.S_ISFIFO(found.st_mode) and found.st_nlink == 1:
+                os.fchown(fd, owner.st_uid, owner.st_gid)  # L7  as in `_given`
             native.start_new_thread(self._read, (fd,))
         except BaseException:
             self.close()
             raise
+
+    def _given(self) -> os.stat_result | None:
+        """Root's folder is given to who owns the file beside it: whose it is, None for nobody.
+
+        L7  That user may exchange every name there. So nothing is followed, both are looked up in
+        one open folder, and nothing is given but an empty folder of root.
+        """
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        folder, name = os.path.split(self.folder)
+        above = there = -1
+        try:
+            above = os.open(os.path.realpath(folder), flags)
+            file = os.path.basename(self.beside)
+            owner = os.stat(file, dir_fd=above, follow_symlinks=False)
+            if not stat.S_ISREG(owner.st_mode) or owner.st_uid == 0:
+                return None
+            there = os.open(name, flags, dir_fd=above)
+            if os.fstat(there).st_uid == 0 and not os.listdir(there):
+                os.fchown(there, owner.st_uid, owner.st_gid)
+            return owner
+        except OSError:
+            return None  # then its user is not woken, and looks
+        finally:
+            for fd in (there, above):
+                if fd >= 0:
+                    os.close(fd)
 
     def _read(self, fd: int) -> None:
         """The thread."""

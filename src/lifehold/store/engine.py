@@ -362,6 +362,7 @@ class StoreLock:
     #
     # L5  The claim is spent first, so of all who would end a grant one does; the store knows the
     # grant by its nonce. L6  A lost answer is asked for again: a second "not here" then means done.
+    # What was not reached has done nothing, so behind that it means that the grant was lost.
     #
     # The part of `StoreLock` (engine.py) that lets go.
 
@@ -416,15 +417,17 @@ class StoreLock:
         doubt: Exception | None = None,
     ) -> Lost | Unknown | None:
         until, over = self.now() + self.site.limit, NEVER
+        done = isinstance(doubt, NoReply)  # perhaps, by an earlier request
         for _ in range(2):
             try:
                 was_in = await send(self._leaves(grant, over))
             except FAILURES as error:
                 doubt, over = error, until
+                done = done or isinstance(error, NoReply)
                 if self.now() >= until:
                     break
                 continue
-            if was_in or doubt is not None:  # the first request may have been carried out
+            if was_in or done:
                 return None
             return Lost("others may have been in: the store had let it go", gone=True)
         assert doubt is not None

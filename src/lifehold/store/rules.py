@@ -247,7 +247,8 @@ class LockState:
 
     def idle(self, before_us: int) -> bool:
         """Whether it can be forgotten: nobody is here, and its next token is above the last one."""
-        busy = any(map(self._in, self.holders)) or self.queue or self.kept
+        waits = any(not entry.dead(self.now, self.clock) for entry in self.queue)
+        busy = any(map(self._in, self.holders)) or waits or self.kept
         return not busy and (self.token is None or self.token < min(before_us, self.utc_us))
 
     # ---- as text, for a store that keeps one item for each name

@@ -39,9 +39,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import json
     from collections.abc import Callable, Sequence
-    from typing import Any
+    from typing import Any, TypeGuard
 
-    from ...core.backend import Order, Renewal, Request
+    from ...core.backend import Kept, Order, Renewal, Request
     from .notify import NotifyWakeups
 else:
     json = fork.later("json", globals())
@@ -58,6 +58,13 @@ NAMED = """SELECT {at}lifehold_1_state(l, t.now),
     (SELECT json_build_array(k.token, k.text) FROM {at}lifehold_kept k WHERE k.name = l.name)
     FROM {at}lifehold_lease l, (SELECT {at}lifehold_now() AS now) t WHERE l.name = ANY ($1)"""
 RENEW = "$1::text[], $2::text[], $3::float8[]"
+# For this one statement: what others keep locked is not waited for to the end (milliseconds in $4).
+RENEW_SOON = RENEW.replace(
+    "$3::float8[]",
+    "CASE WHEN set_config('lock_timeout', $4, true) IS NOT NULL THEN $3::float8[] END",
+)
+SHARE = 8  # of the time for all renewals, the part for which one statement waits for a lock
+OF_A_ROW = ("22", "23", "55P03", "XX")  # SQLSTATE, or its class: one row alone may have caused it
 
 
 class Postgres:
@@ -128,8 +135,12 @@ class Postgres:
             raise no_state(r.name, error) from error
         return Refused(seen, ahead, look_in, capacity)
 
-    async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[bool, ...]]:
-        """Those that change no weight go in one statement, which locks no row of a name."""
+    async def renew(self, many: Sequence[Renewal]) -> tuple[float | None, tuple[Kept, ...]]:
+        """Those that change no weight go in one statement, which locks no row of a name.
+
+        A row that is locked or damaged makes it fail for all: it is said again in halves, as long
+        as there is time, so that such a row costs its own lease alone.
+        """
         if len(many) == 1 and many[0].weight is not None:
             one = many[0]
             now, kept = await self._call(
@@ -138,15 +149,39 @@ class Postgres:
             return now, tuple(kept)
         if any(one.weight is not None for one in many):
             raise InvalidArgument("a renewal that changes a weight goes alone")
-        names, nonces = [one.name for one in many], [one.nonce for one in many]
-        ttls = [float(one.ttl) for one in many]
-        found = await self._beats.ask(
-            lambda: (call(self._plan, "1_renew", RENEW), False),
-            (names, nonces, ttls),
-            self._until,
+        until, there = min(self._until, clock.now() + self._plan.limit), None
+        found: list[Kept] = [False] * len(many)
+        parts: list[tuple[int, int, Unreachable | None]] = [(0, len(many), None)]
+        for begin, end, failed in parts:  # they grow meanwhile
+            try:
+                if failed is not None and clock.now() >= until:
+                    raise failed
+                soon = len(many) > 1
+                there, found[begin:end] = await self._prolonged(many[begin:end], until, soon)
+            except (Unreachable, NoReply) as error:
+                if end - begin > 1 and clock.now() < until and _is_of_a_row(error):
+                    half = (begin + end) // 2
+                    parts += [(begin, half, error), (half, end, error)]
+                elif begin == 0 and end == len(many):
+                    raise
+                else:
+                    found[begin:end] = [error] * (end - begin)
+        return there, tuple(found)
+
+    async def _prolonged(
+        self, many: Sequence[Renewal], until: float, soon: bool
+    ) -> tuple[float, list[bool]]:
+        """By one statement: the server's clock, and which are in still."""
+        given: list[object] = [[one.name for one in many], [one.nonce for one in many]]
+        given.append([float(one.ttl) for one in many])
+        if soon:
+            given.append(str(max(1, int((until - clock.now()) * 1000 / SHARE))))
+        how = RENEW_SOON if soon else RENEW
+        answer = await self._beats.ask(
+            lambda: (call(self._plan, "1_renew", how), False), given, until
         )
-        now, kept = self._only(found)
-        return now, tuple(kept or ())
+        now, kept = self._only(answer)
+        return now, list(kept or ())
 
     async def release(self, name: str, nonce: str) -> bool:
         (was_in,) = await self._call("1_release", name, nonce, first=True)
@@ -249,8 +284,13 @@ class Postgres:
         return known[1]
 
 
-def _sqlstate(error: Unreachable) -> str:
+def _sqlstate(error: BaseException) -> str:
     return str(getattr(error.__cause__, "sqlstate", ""))
+
+
+def _is_of_a_row(error: Exception) -> TypeGuard[Unreachable]:
+    """Whether the server undid a statement, perhaps because of one of its rows alone."""
+    return isinstance(error, Unreachable) and _sqlstate(error).startswith(OF_A_ROW)
 
 
 def _beyond(name: str, error: Unreachable) -> Exception:

@@ -448,17 +448,20 @@ class PoolLink:
             if not hasattr(error, "sqlstate"):
                 raise
             raise Unreachable(f"the pool of the program: {said(error, self.known)}") from error
-        line = wire.ServerConnection(connection)
+        line = None
         try:
+            line = wire.ServerConnection(connection)
             text, _ = (query, False) if isinstance(query, str) else query()
             left = max(SHORTEST, until - clock.now())
             return await line.ask(text, given, left, lent=True)
         except Exception as error:
-            if not line.goes_on(error):
+            if line is None or not line.goes_on(error):
                 connection.pgconn.finish()  # its answer may still come: the pool drops it
+            if line is None and hasattr(error, "sqlstate"):  # it was closed: nothing was sent
+                raise Unreachable(f"the pool of the program: {said(error, self.known)}") from error
             raise told(error, self.known, clock.now() - began) from error
         except BaseException as error:
-            if isinstance(error, GeneratorExit) or not await line.hear_out():
+            if line is None or isinstance(error, GeneratorExit) or not await line.hear_out():
                 connection.pgconn.finish()
             raise
         finally:

@@ -57,7 +57,7 @@ SELECT pg_backend_pid(), pg_is_in_recovery(), {there}, (SELECT n.nspname::text
         ON s.name = w.name WHERE s.setting <> w.value AND pg_backend_pid() = {number})
 """
 CHECKED = "SELECT set_config('client_connection_check_interval', '{}', false)"
-IN_TIME = "SELECT set_config('statement_timeout', '10s', true);"
+IN_TIME = "SELECT set_config('statement_timeout', '{}', true);"  # milliseconds
 POOLED = (
     "{where}: a pooler such as PgBouncer stands between, and a session lock would be held by "
     "whoever gets the server's connection next (transaction pooling); session pooling cannot be "
@@ -191,6 +191,7 @@ class Sessions:
             connection = finish(
                 opened(
                     client.Connection,
+                    clock.now() + self.limit,
                     **known,
                     autocommit=True,
                     cursor_factory=client.ClientCursor,
@@ -270,9 +271,11 @@ class Sessions:
             command = migrate_command(self.plan.known)
             self.bare = f"its table is not there, and create=False. This makes it: {command}"
             return False
+        # The server gives up before we do: then the session is as good as before.
+        text = IN_TIME.format(int(self.limit * 1000 / 2)) + SOON + self.plan.words(None) + schema
         try:
-            connection.execute(IN_TIME + SOON + self.plan.words(None) + schema)
-        except psycopg().Error as error:
+            finish(ServerConnection(connection).run(text, clock.now() + self.limit))
+        except (psycopg().Error, QueryFailed) as error:
             if connection.closed:
                 raise
             self.bare = f"its table is not there: {said(error, self.plan.known)}"

@@ -15,7 +15,7 @@ from ...runtime.blocking import finish
 from ..check_report import BAD, GOOD, NOTE, Checked, Migrated, StoreFinding
 from . import wire
 from .backend import Postgres
-from .connect import PostgresUrl, literal, psycopg
+from .connect import PostgresUrl, literal, psycopg, rows
 from .messages import distrusted, migrate_command, place, role_of, said
 from .notify import NotifyWakeups
 from .sql import SCHEMA, VERSION, strangers
@@ -418,7 +418,7 @@ async def _play(backend: Any) -> None:
 
 __all__ = ["check", "downgrade", "migrate", "script", "upgrade"]
 
-MIGRATION_LIMIT = 60.0  # seconds for the migration, which may wait for others
+MIGRATION_LIMIT = 60.0  # seconds for which the migration may wait for others
 TURN = "SELECT pg_advisory_xact_lock(7811887393204924516)"  # as the schema itself
 HOME = """SELECT (SELECT n.nspname::text FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n
     ON n.oid = c.relnamespace WHERE c.oid = to_regclass('lifehold_schema'))"""
@@ -434,34 +434,49 @@ def migrate(url: str, role: str = "") -> Migrated:
     """
     plan = PostgresUrl(url, MIGRATION_LIMIT, create=True)
     wanted = grants(role) if role else ()
-    client = psycopg()
+    client, asked = psycopg(), {**plan.known, **({"user": role} if role else {})}
     try:
-        with client.Connection.connect(**plan.known) as connection:
-            connection.isolation_level = client.IsolationLevel.READ_COMMITTED
-            connection.execute(f"SET LOCAL lock_timeout = '{MIGRATION_LIMIT:g}s'")
-            connection.execute(TURN)  # of several migrations each sees what the one before it did
-            ((home,),) = connection.execute(HOME).fetchall()
-            finish(plan.trust(connection, home))
-            connection.execute(plan.words(home))
-            before = _version(connection, plan)
-            if before <= VERSION:
-                connection.execute(SCHEMA)
-            for text in wanted:
-                connection.execute(text)
-            after = _version(connection, plan)
+        connection = client.Connection.connect(**plan.known, autocommit=True)
     except client.Error as error:
-        asked = {**plan.known, **({"user": role} if role else {})}
         raise Unreachable(said(error, asked)) from error
+    try:
+        _run(connection, "BEGIN ISOLATION LEVEL READ COMMITTED")
+        _run(connection, f"SET LOCAL lock_timeout = '{MIGRATION_LIMIT:g}s'")
+        _run(connection, TURN)  # of several migrations each sees what the one before it did
+        ((home,),) = _run(connection, HOME)
+        finish(plan.trust(connection, home))
+        _run(connection, plan.words(home))
+        before = _version(connection, plan)
+        if before <= VERSION:
+            _run(connection, SCHEMA)
+        for text in wanted:
+            _run(connection, text)
+        after = _version(connection, plan)
+        _run(connection, "COMMIT")
+    except wire.NoAnswer as error:
+        raise Unreachable(
+            f"{place(plan.known)}: it does not answer any more. Try again: what was done "
+            "already does no harm"
+        ) from error
+    except (client.Error, wire.QueryFailed) as error:
+        raise Unreachable(said(error, asked)) from error
+    finally:
+        connection.pgconn.finish()  # whatever it was in the middle of is rolled back
     return Migrated(plan.url, before, after)
 
 
-def _version(connection: Any, plan: PostgresUrl) -> int:
+def _run(connection: object, text: str) -> list[tuple[Any, ...]]:
+    """The rows of the last of some statements, each of which may wait for a lock once."""
+    return finish(rows(connection, text, clock.now() + MIGRATION_LIMIT + LIMIT))
+
+
+def _version(connection: object, plan: PostgresUrl) -> int:
     """Of the tables that are there, 0 for none."""
-    ((there,),) = connection.execute(WHERE).fetchall()
-    found = connection.execute(THERE).fetchone() if there else None
-    if found is None:
+    ((there,),) = _run(connection, WHERE)
+    found = _run(connection, THERE) if there else []
+    if not found:
         return 0
-    version, least = found
+    version, least = found[0]
     if least > VERSION:
         raise Unreachable(
             f"{place(plan.known)}: its schema is of version {version}, which this version would "

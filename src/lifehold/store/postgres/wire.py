@@ -18,7 +18,7 @@ from __future__ import annotations
 import _thread
 import os
 
-from ...core.backend import NoReply, Unreachable
+from ...core.backend import NoReply, Unable, Unreachable
 from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument
 from ...runtime import clock, fork, heartbeat
@@ -48,6 +48,12 @@ LENT = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_time
 ENDED = frozenset((5, 6, 7))  # pq.ExecStatus: an answer that could not be read, or an error
 
 
+UNHELD = (
+    "{!r:.80} cannot be told in the encoding of this connection ({}): leave its client_encoding at "
+    "UTF8, and use a database in UTF8"
+)
+
+
 class NoAnswer(Exception):
     """No answer within the limit."""
 
@@ -70,8 +76,11 @@ class QueryFailed(Exception):
 
 
 def parameters(given: Sequence[Any], codec: str = "utf-8") -> Parameters:
-    """Values as PostgreSQL reads them in text. Raises InvalidArgument."""
-    return [None if one is None else _text(one).encode(codec) for one in given]
+    """Values as PostgreSQL reads them in text. Raises InvalidArgument, Unable."""
+    try:
+        return [None if one is None else _text(one).encode(codec) for one in given]
+    except UnicodeEncodeError as error:
+        raise Unable(UNHELD.format(error.object, codec)) from error
 
 
 def _text(one: object) -> str:
@@ -150,7 +159,10 @@ class ServerConnection:
         while pgconn.flush():  # the server reads slowly, and may want to be heard first
             await self._wait(until, writes=True)
             pgconn.consume_input()
-        return _rows(await self._answer(until), self._codec)
+        try:
+            return _rows(await self._answer(until), self._codec)
+        except UnicodeDecodeError as error:  # whatever was asked for has been done
+            raise InvalidArgument(UNHELD.format(error.object, self._codec)) from error
 
     async def run(self, text: str, until: float) -> list[tuple[object, ...]]:
         """The rows of the last of some statements without values. Raises as `ask`."""
@@ -209,9 +221,12 @@ class ServerConnection:
         return bool(self._pgconn.transaction_status == IDLE)
 
     def goes_on(self, error: Exception) -> bool:
-        """Whether it may be used again: its server answered, lives on, and is no replica now."""
+        """Whether it may be used again: its server answered, lives on, and is no replica now.
+
+        Unable: it was not even asked.
+        """
         answered = isinstance(error, QueryFailed) and error.sqlstate != "25006"
-        return answered and not self.connection.closed
+        return (answered or isinstance(error, Unable)) and not self.connection.closed
 
     def usable(self) -> bool:
         """Whether it has nothing to say while idle: what it says then is good-bye."""

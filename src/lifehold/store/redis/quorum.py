@@ -365,7 +365,9 @@ class Quorum:
         self._owe(name, ours, self.longest, silent)
         yes, no = _count(found, True), _count(found, False)
         if yes + no < self.most:
-            raise self._trouble(found)
+            trouble = self._trouble(found)
+            # L6  What some have let go of, or do behind us, is no loss when it is asked for again.
+            raise NoReply(str(trouble)) if isinstance(trouble, Unreachable) else trouble
         self._tries.forget(nonce)
         return yes > 0 and len(self.servers) - no >= self.most
 

@@ -29,11 +29,18 @@ from ...core.mask import printable
 from ...runtime import clock, fork, process
 from ...runtime.blocking import finish
 from ...runtime.wakeup_pipes import PipeWakeups
-from ..site import Opener, Site
+from ..site import OF_ALL, Opener, Site
 from . import database
 from . import schema as sql
 from .database import Database, NothingThere
-from .death_watch import DeathWatch, ProvenDead, Suspects, judge_process, to_watch
+from .death_watch import (
+    DeathWatch,
+    ProvenDead,
+    Suspects,
+    judge_process,
+    proven_gone,
+    to_watch,
+)
 from .messages import damaged, refuse_newer, sentences
 from .rows import (
     NAMED,
@@ -102,7 +109,7 @@ class Sqlite:
         self.file, self._now, self._utc_us = file, now, utc_us
         self._begin()
         fork.in_child(self._begin)  # a child writes its own identity into the rows
-        self.wakeups = PipeWakeups(f"{file.path}-bells", file.shared)
+        self.wakeups = PipeWakeups(f"{file.path}-bells", file.shared, file.path)
         self.death_watch = DeathWatch()
         self._given_up: dict[str, None] = {}  # nonces that were released before they had come
         self._tried = ""  # the last nonce for which one statement was not enough
@@ -393,26 +400,29 @@ class Sqlite:
     async def prune(self, after: str, idle: float, most: int) -> tuple[str | None, int]:
         """Forget those of the next names that nobody has used for `idle` seconds."""
 
-        def find(db: Connection) -> tuple[str | None, list[tuple[bytes]]]:
+        def find(db: Connection) -> tuple[str | None, list[tuple[bytes]], list[Any]]:
             self._refuse_newer(db)
             names = [row[0] for row in db.execute(sql.PAGE, ("", raw(after), most)).fetchall()]
             if not names:
-                return None, []
+                return None, [], []
             before = self._utc_us() - int(idle * 1e6)
             now = self._now()
             between = raw(names[0]), raw(names[-1])
             given = *between, min(before, self._utc_us()), self.clock, now
-            return names[-1], [(raw(name),) for (name,) in db.execute(sql.IDLE, given)]
+            free = [(raw(name),) for (name,) in db.execute(sql.IDLE, given)]
+            return names[-1], free, db.execute(sql.STRANGERS, (*between, self.clock)).fetchall()
 
         def work(db: Connection) -> tuple[str | None, int]:
-            last, old = find(db)
+            db.executemany(sql.RUN_OUT, dead)
+            last, old, _ = find(db)
             for statement in sql.FORGET:
                 db.executemany(statement, old)
             return last, len(old)
 
-        none: tuple[str | None, list[tuple[bytes]]] = None, []
-        last, old = self._reading().look(find, none)
-        if not old:
+        none: tuple[str | None, list[tuple[bytes]], list[Any]] = None, [], []
+        last, old, strangers = self._reading().look(find, none)
+        dead = [(self.clock, raw(name), nonce) for name, nonce in proven_gone(strangers)]
+        if not old and not dead:
             return last, 0
         try:
             return self._reading().step(work, durable=True, makes=False)
@@ -533,9 +543,15 @@ def opened(url: str, **options: Any) -> Site:
         shared = database.flag_of(given.pop("shared", False))
     except TypeError as error:
         raise InvalidArgument(f"an option of sqlite:// cannot be {error}") from error
+    for name in OF_ALL:
+        if name in given:
+            raise InvalidArgument(
+                f"{name}= stands in no URL of sqlite://: connect(url, {name}=...)"
+            )
     if given:
-        known = "busy_timeout", "synchronous", "shared", "label", "ttl"
-        raise nearest.strange("sqlite://", given, known)
+        raise nearest.strange(
+            "sqlite://", given, ("busy_timeout", "synchronous", "shared", *OF_ALL)
+        )
     key = path, busy, synchronous, shared
     fork.here()
     with fork.gate:
@@ -602,11 +618,14 @@ def check(url: str) -> reports.Checked:
     file = file_of(made)
     sentences: tuple[str, ...] = ()
     if not os.path.exists(file.path):
-        kind = database.refuse_far(file.path)
+        kind = database.refuse_far(file.path) or "unknown file system"
         note = f"'{printable(file.path)}' is not there yet; whoever takes a lock first makes it"
-        there = reports.StoreFinding(
-            "file", reports.NOTE, f"{note} ({kind or 'unknown file system'})"
-        )
+        there = reports.StoreFinding("file", reports.NOTE, f"{note} ({kind})")
+        if (folder := database.closed_folder(file.path)) is not None:
+            note = f"'{printable(file.path)}' is not to be seen, and this user may not make it"
+            there = reports.StoreFinding(
+                "file", reports.BAD, f"{note}: '{printable(folder)}' is not theirs to write to"
+            )
         return reports.Checked(made.url, 0, sql.VERSION, (there,))
     found, version = _tried(file), _version(file)
     if found.verdict == reports.GOOD:

@@ -9,9 +9,9 @@ L9  A fork finds no connection: it is closed before, and opened again at the nex
     Where C code forks without a word to Python the child refuses. So does one that a signal handler
     forks in the middle of a step: what it wrote would replace what its parent has written.
 L1  A database that was removed or replaced under its name is noticed by its inode in the next step,
-    which then happens in the file that all others open too. One whose `-shm` was removed is used no
-    more, since who comes next makes another and sees none of our locks. It is not opened anew
-    while this process has it open: SQLite would take the old memory for the new log.
+    which then happens in the file that all others open too. One whose `-shm` or `-wal` was removed
+    is used no more, since who comes next makes another and sees none of our locks. It is not opened
+    anew while this process has it open: SQLite would take the old memory for the new log.
 
 `look` makes no file, folder or table, and writes nothing: no `-wal` or `-shm` either, which SQLite
 makes even for who opens a database to read it. Whoever takes a lock makes all of that.
@@ -70,6 +70,7 @@ class Database:
         self._new: Connection | None = None  # one that is being opened
         self._file: tuple[int, int] | None = None
         self._memory: tuple[int, int] | None = None  # None: not seen at its name, as in odd builds
+        self._log: tuple[int, int] | None = None
         self._generation = fork.generation
         self._torn: list[Any] = []  # a parent's connection, kept so that nobody closes it
         _all.append(self)
@@ -263,9 +264,16 @@ class Database:
         return db
 
     def _is_parted(self) -> bool:
-        """Whether others may have begun anew beside us: the `-shm` is not the one that is open."""
-        open_now = self._db is not None and self._memory is not None
-        return open_now and not leads_to(f"{self.path}-shm", self._memory)
+        """Whether others may have begun anew beside us: what is there is not what is open.
+
+        Nobody removes it by right: who closes a file that is open elsewhere leaves it.
+        """
+        if self._db is None:
+            return False
+        memory, log = self._memory, self._log
+        if memory is not None and not leads_to(f"{self.path}-shm", memory):
+            return True
+        return log is not None and not leads_to(f"{self.path}-wal", log)
 
     def _refuse_parted(self) -> None:
         """L1  Raises Unreachable."""
@@ -293,7 +301,8 @@ class Database:
                     self._refuse_without(db, until)
                 self._prepare(db, until)
                 if identity(self.path) == before:
-                    self._memory = memory_of(self.path)
+                    self._memory = file_at(f"{self.path}-shm")
+                    self._log = file_at(f"{self.path}-wal")
                     self._db, self._file = db, before
                     return
             except sqlite3.Error as error:
@@ -471,8 +480,8 @@ UNREADY = 1.0  # seconds for which others may be in the middle of making a log, 
 LOG, NO_LOG, LOST_LOG = "a log", "no log", "a log without shared memory"
 READS = {LOG: "mode=ro", NO_LOG: "mode=ro&immutable=1"}
 PARTED = (
-    "its shared memory (-shm) was removed while it was open, so others may have begun anew beside "
-    "it: end this process, or close all that it has open there"
+    "its shared memory (-shm) or its log (-wal) was removed while it was open, so others may have "
+    "begun anew beside it: end this process, or close all that it has open there"
 )
 LOST = (
     "has a log beside it (-wal) and no shared memory (-shm), which is not made to look: whoever "
@@ -657,10 +666,10 @@ def is_unchanged(path: str, before: tuple[int, ...], log: str) -> bool:
     return now == before
 
 
-def memory_of(path: str) -> tuple[int, int] | None:
-    """The shared memory of the database at a path, None where it is not seen."""
+def file_at(path: str) -> tuple[int, int] | None:
+    """What a path leads to, None where that is not seen."""
     try:
-        found = os.lstat(f"{path}-shm")
+        found = os.lstat(path)
     except OSError:
         return None
     return found.st_dev, found.st_ino
@@ -715,6 +724,17 @@ def make(path: str, shared: bool) -> None:
         pass
     except OSError as error:
         raise file_refused(path, error, "made") from error
+
+
+def closed_folder(path: str) -> str | None:
+    """The folder that keeps this user from making a file, None where nothing does."""
+    folder = os.path.dirname(path)
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    effective = os.access in os.supports_effective_ids
+    if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK, effective_ids=effective):
+        return None
+    return folder
 
 
 def to_disk(folder: str) -> None:

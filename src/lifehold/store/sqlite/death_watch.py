@@ -104,6 +104,16 @@ def ground_here() -> ObserverView:
     return ObserverView(True, None, process.here(), False, process.look)
 
 
+def proven_gone(holders: Iterable[tuple[str, str, str]]) -> list[tuple[str, str]]:
+    """Of holders by name, nonce and record those whose process is gone."""
+    ground = ground_here()
+    return [
+        (name, nonce)
+        for name, nonce, text in holders
+        if (owner := decoded(text)) is not None and judge(owner, ground).state == DEAD
+    ]
+
+
 def judge_process(owner: Owner) -> LifeVerdict:
     """Whether a holder's process is gone by identity."""
     return judge(owner, ground_here())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 from ...core.backend import Unable, Unreachable
 from ...core.errors import CorruptRecord, SystemRefused, UnsafeGround
 from . import schema as sql
@@ -12,6 +15,7 @@ if TYPE_CHECKING:
 
 BUSY, LOCKED, READONLY, IOERR, CORRUPT = 5, 6, 8, 10, 11  # SQLite's result codes
 FULL_DISK, CANTOPEN, AUTH, NOTADB = 13, 14, 23, 26
+LONGEST = 504  # bytes of a path, with `-journal` behind it 512
 UNABLE = (FULL_DISK, READONLY, IOERR, CORRUPT, NOTADB)  # patience alone mends none of these
 
 TOGETHER = (
@@ -73,6 +77,13 @@ def refused(error: Any, path: str, busy: float, *, looks: bool = False) -> Excep
     code = code_of(error)
     if code in (CORRUPT, NOTADB):
         return CorruptRecord(f"{path!r} is no database that SQLite can read: {error}")
+    if code == CANTOPEN and (size := len(os.fsencode(path))) > LONGEST:
+        return SystemRefused(
+            f"{path!r} has {size} bytes, and SQLite opens no longer path than one of {LONGEST}: "
+            "put the file nearer to the root, or give it a shorter name",
+            errno=errno.ENAMETOOLONG,
+            filename=path,
+        )
     if looks and code in (READONLY, CANTOPEN):
         return SystemRefused(
             f"{path!r} cannot be read ({error}): to look at its locks needs the right to read the "

@@ -145,11 +145,20 @@ IDLE = (  # of the names of a page those that can be forgotten: L4 the next toke
     " AND (n.token IS NULL OR n.token < ?3)"
     " AND NOT EXISTS (SELECT 1 FROM lifehold_chairs c WHERE c.name = n.name"
     " AND (c.clock <> ?4 OR c.ends_at + c.delay > ?5))"
-    " AND NOT EXISTS (SELECT 1 FROM lifehold_line w WHERE w.name = n.name)"
+    " AND NOT EXISTS (SELECT 1 FROM lifehold_line w WHERE w.name = n.name"
+    " AND w.clock = ?4 AND w.dies_at > ?5)"
     " AND NOT EXISTS (SELECT 1 FROM lifehold_kept k WHERE k.name = n.name)"
+)
+STRANGERS = (  # whose end nobody can tell by our clock; a delay runs by theirs
+    "SELECT name, mark, owner FROM lifehold_chairs WHERE name >= CAST(? AS TEXT)"
+    " AND name <= CAST(? AS TEXT) AND clock <> ? AND delay = 0"
+)
+RUN_OUT = (
+    "UPDATE lifehold_chairs SET ends_at = 0, clock = ? WHERE name = CAST(? AS TEXT) AND mark = ?"
 )
 FORGET = (
     "DELETE FROM lifehold_chairs WHERE name = CAST(? AS TEXT)",
+    "DELETE FROM lifehold_line WHERE name = CAST(? AS TEXT)",
     "DELETE FROM lifehold_names WHERE name = CAST(? AS TEXT)",
 )
 LAST = "SELECT token FROM lifehold_names WHERE name = ?"

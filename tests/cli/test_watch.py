@@ -166,3 +166,23 @@ def test_the_same_port_moves_to_another_address_and_stays_where_that_is_refused(
     assert daemon.returncode == 0
     assert said.count("the configuration was read again") == 2
     assert said.count("the old configuration stays in force: listen '192.0.2.1:") == 1
+
+
+def test_the_daemon_tells_on_stderr_what_begins_and_what_ends(lifehold):
+    """Without a log, a command and a webhook too: the unit's journal is all that most look at."""
+    seen, none = lifehold.folder / "seen", lifehold.folder / "none"
+    seen.mkdir()
+    path = lifehold.folder / "watch.toml"
+    path.write_text(f'folders = ["{seen}", "{none}"]\nevery = "1s"\nsuspect = "alert"\n')
+    daemon = lifehold.start("watch", str(path))
+    assert daemon.stderr.readline() == "lifehold: watching 2 folders every 1 s\n"
+    assert daemon.stderr.readline() == f"lifehold: unread: {none}: '{none}' is not a folder\n"
+    (seen / "SingletonLock").symlink_to("elsewhere-77")
+    assert daemon.stderr.readline().startswith(f"lifehold: suspect: {seen}/SingletonLock: ")
+    (seen / "SingletonLock").unlink()
+    said = daemon.stderr.readline()
+    assert said.startswith(f"lifehold: suspect (ended): {seen}/SingletonLock: ")
+    none.mkdir()
+    assert daemon.stderr.readline().startswith(f"lifehold: unread (ended): {none}: ")
+    daemon.terminate()
+    assert daemon.wait(timeout=90) == 0

@@ -75,6 +75,11 @@ def said(words: list[str]) -> str:
         ("run -n --also x -- true", "took 'x'; write  lifehold run -n --also x NAME -- true"),
         ("run --slots x -- true", "no NAME before --: --slots took 'x'"),
         ("once --unless x -- true", "took 'x'; write  lifehold once --unless x NAME -- true"),
+        ("run -- nice make all", "no NAME before --; write  lifehold run NAME -- nice make all"),
+        ("once -- ls -l", "no NAME before --"), ("run -- ls -l", "NAME -- ls -l"),
+        ("run -n -- git log -- file", "write  lifehold run -n NAME -- git log -- file"),
+        ("once -- nice make", "no NAME before --; write  lifehold once NAME -- nice make"),
+        ("once --label x -- nice make", "took 'x'; write  lifehold once --label x NAME -- nice"),
         ("once --build no/d no-such-x -- true", "instead of NAME: leave out 'no-such-x'"),
     ],
 )  # fmt: skip

@@ -227,3 +227,26 @@ def test_options_of_a_command_without_a_cmd_stand_anywhere(lifehold):
         ("who", "a", "b", "--json"),
     ):
         assert lifehold(*words).stdout.count('"name"') == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["echo hi"], "'echo hi'"),
+        (["--", "echo hi | cat"], "'echo hi | cat'"),
+        (["--", "cd", "hunter2"], "'cd ...'"),
+        (["--", "A=1", "true"], "'A=1 ...'"),
+        (["-o", "--", "source", "x"], "'source ...'"),
+        (["-F", "--", "export"], "export"),
+    ],
+)
+def test_a_line_for_a_shell_is_told_where_it_stands(lifehold, words, text):
+    done = lifehold("run", "x", *words, env={"PATH": "/none"})
+    what = next(word for word in words if word[:1] != "-")
+    why = f"not found; for a shell, write  -c {text}  instead of CMD, before NAME"
+    assert (done.returncode, done.stderr) == (127, f"lifehold: cannot run '{what}': {why}\n")
+
+
+def test_such_a_line_runs_with_dash_c_and_a_plain_word_gets_no_advice(lifehold):
+    assert lifehold("run", "-c", "echo hi | cat", "x").stdout == "hi\n"
+    assert lifehold("run", "x", "nope").stderr == "lifehold: cannot run 'nope': not found\n"

@@ -132,6 +132,24 @@ def test_the_child_of_a_dead_holder_is_named(said, path, running, eventually):
         os.kill(child, 9)
 
 
+@pytest.mark.parametrize("kind", RECORDS)
+def test_the_child_that_inherited_a_killed_holder_s_open_record_is_named(
+    lifehold, said, path, eventually, kind
+):
+    wrapper = lifehold.holder("--kind", kind, str(path))
+    os.kill(wrapper.pid, 9)
+    wrapper.wait()
+    child, words = wrapper.child, Path(f"/proc/{wrapper.child}/cmdline")
+    eventually(lambda: words.read_bytes() == b"sleep\x00600\0", "it is what it was started as")
+    text, found = said(None)
+    assert (found["state"] == "held") == (kind != "link")
+    if kind != "link":  # whose record is not open in its child
+        gone = f"process {wrapper.pid} is gone, and what inherited its open record holds on"
+        assert f"{gone}: pid {child} (sleep 600)" in text
+        word = json.loads(lifehold("clear", "--json", str(path)).stdout)["outcomes"][0]["word"]
+        assert lifehold("clear", "--force", word, str(path)).returncode == 0
+
+
 def test_all_holders_of_a_shared_lock_are_named(said, path, running, eventually):
     shared = [running("flock", "-s", path, "sleep", "60") for _ in range(2)]
     eventually(lambda: len(said(None)[1]["others"]) == 1, "both hold it")

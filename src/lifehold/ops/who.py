@@ -467,7 +467,7 @@ def answer_present(name: str, path: str, fd: int | None = None) -> LockAnswer | 
     kind = found.marker.kind
     if found.marker.state == OLDER and not kinds.is_record(kind):
         kind = "pidfile"
-    holder = identify.holder_of(found)
+    holder = identify.holder_of(found, path)
     if identify.is_free(found):
         return LockAnswer(name, path, FREE, last=replace(holder, lock=""), kind=kind)
     state, note = identify.STATES[found.state], _note(found)
@@ -676,7 +676,9 @@ def _told(
         )
     if claim is not None:
         note = "a reader/writer lock: a writer"
-        told = replace(empty, state=STATES[claim.state], holder=holder_of(claim), note=note)
+        told = replace(
+            empty, state=STATES[claim.state], holder=holder_of(claim, empty.path), note=note
+        )
         return replace(told, remedy=REMOVES) if told.state == STALE else told
     if not readers:
         return empty

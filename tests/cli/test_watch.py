@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tomllib
 import urllib.request
 
 import pytest
 
 from ground import needs
+from lifehold.ops.watch import READERS, of
 from servers.ports import free_port
 
 pytestmark = needs("linux", "proc")
@@ -113,6 +116,14 @@ def test_one_round_and_a_check_say_what_is_wrong(lifehold, config):
     assert wrong.returncode == 64
     assert "folders is a list of texts, not 3" in wrong.stderr
     assert lifehold("watch", "/no/such.toml").returncode == 71
+
+
+def test_the_help_shows_a_configuration_with_every_key(lifehold):
+    text = lifehold("help", "watch").stdout
+    lines = re.findall(r"^  (\w+ = .*?)  ", text, re.MULTILINE)
+    given = tomllib.loads("\n".join(lines))
+    assert [*given] == [*READERS]
+    assert of(given).listen == "127.0.0.1:9467"
 
 
 def test_what_one_round_found_is_said_though_its_numbers_cannot_be_written(lifehold, config):

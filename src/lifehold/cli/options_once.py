@@ -92,9 +92,7 @@ def name_and_command(
     if command[:1] == ["--"]:
         command = command[1:]
     elif command and _nameless(given, command, words):
-        from . import mistaken
-
-        raise _usage(mistaken.without_name(ONCE, words))
+        raise _without_name(words)
     elif command and command[0].startswith("-"):
         from ..core.explain import quote
 
@@ -138,6 +136,12 @@ def _nameless(given: dict[str, Any], command: list[str], words: Sequence[str]) -
         return False
     late = command[0].startswith("-") and "--" in command  # `-- NAME -n -- CMD`
     return not late and is_nameless([*words], ONCE)
+
+
+def _without_name(words: Sequence[str]) -> Usage:
+    from . import mistaken
+
+    return _usage(mistaken.without_name(ONCE, words))
 
 
 def _built(given: dict[str, Any], rest: list[str]) -> list[str]:

@@ -32,6 +32,21 @@ def gone():
     return pid
 
 
+def test_of_a_lock_that_is_held_the_advice_is_to_wait_and_an_order_is_called_robbing(lifehold):
+    wrapper = lifehold.holder("--kind", "soft", "./live")
+    path = lifehold.folder / "live"
+    kept = lifehold("clear", "./live")
+    _, why, wait, end, force = kept.stdout.splitlines()
+    assert (kept.returncode, why.strip()) == (0, "it is held: kernel witness")
+    assert wait == f"              next:  lifehold wait {path}"
+    assert end.startswith(f"              or end:  pid {wrapper.pid} (lifehold run --kind soft")
+    assert force.startswith(
+        "              robs its holder, which may be at work:  lifehold clear --f"
+    )
+    (told,) = json.loads(lifehold("clear", "--json", "./live").stdout)["outcomes"]
+    assert (told["word"] in force, told["next"]) == (True, f"lifehold wait {path}")
+
+
 def test_a_dry_run_explains_each_and_the_clear_notes_who_and_why(lifehold, gone):
     folder = lifehold.folder / "app" / "run"
     folder.mkdir(parents=True)

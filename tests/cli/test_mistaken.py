@@ -75,6 +75,11 @@ def said(words: list[str]) -> str:
         ("run -n --also x -- true", "took 'x'; write  lifehold run -n --also x NAME -- true"),
         ("run --slots x -- true", "no NAME before --: --slots took 'x'"),
         ("once --unless x -- true", "took 'x'; write  lifehold once --unless x NAME -- true"),
+        ("run -- nice make all", "no NAME before --; write  lifehold run NAME -- nice make all"),
+        ("once -- ls -l", "no NAME before --"), ("run -- ls -l", "NAME -- ls -l"),
+        ("run -n -- git log -- file", "write  lifehold run -n NAME -- git log -- file"),
+        ("once -- nice make", "no NAME before --; write  lifehold once NAME -- nice make"),
+        ("once --label x -- nice make", "took 'x'; write  lifehold once --label x NAME -- nice"),
         ("once --build no/d no-such-x -- true", "instead of NAME: leave out 'no-such-x'"),
     ],
 )  # fmt: skip
@@ -222,3 +227,26 @@ def test_options_of_a_command_without_a_cmd_stand_anywhere(lifehold):
         ("who", "a", "b", "--json"),
     ):
         assert lifehold(*words).stdout.count('"name"') == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["echo hi"], "'echo hi'"),
+        (["--", "echo hi | cat"], "'echo hi | cat'"),
+        (["--", "cd", "hunter2"], "'cd ...'"),
+        (["--", "A=1", "true"], "'A=1 ...'"),
+        (["-o", "--", "source", "x"], "'source ...'"),
+        (["-F", "--", "export"], "export"),
+    ],
+)
+def test_a_line_for_a_shell_is_told_where_it_stands(lifehold, words, text):
+    done = lifehold("run", "x", *words, env={"PATH": "/none"})
+    what = next(word for word in words if word[:1] != "-")
+    why = f"not found; for a shell, write  -c {text}  instead of CMD, before NAME"
+    assert (done.returncode, done.stderr) == (127, f"lifehold: cannot run '{what}': {why}\n")
+
+
+def test_such_a_line_runs_with_dash_c_and_a_plain_word_gets_no_advice(lifehold):
+    assert lifehold("run", "-c", "echo hi | cat", "x").stdout == "hi\n"
+    assert lifehold("run", "x", "nope").stderr == "lifehold: cannot run 'nope': not found\n"

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
+import tomllib
 import urllib.request
 
 import pytest
 
 from ground import needs
+from lifehold.ops.watch import READERS, of
 from servers.ports import free_port
 
 pytestmark = needs("linux", "proc")
@@ -115,6 +118,14 @@ def test_one_round_and_a_check_say_what_is_wrong(lifehold, config):
     assert lifehold("watch", "/no/such.toml").returncode == 71
 
 
+def test_the_help_shows_a_configuration_with_every_key(lifehold):
+    text = lifehold("help", "watch").stdout
+    lines = re.findall(r"^  (\w+ = .*?)  ", text, re.MULTILINE)
+    given = tomllib.loads("\n".join(lines))
+    assert [*given] == [*READERS]
+    assert of(given).listen == "127.0.0.1:9467"
+
+
 def test_what_one_round_found_is_said_though_its_numbers_cannot_be_written(lifehold, config):
     (lifehold.folder / "seen" / "SingletonLock").symlink_to("elsewhere-77")
     config.write_text(config.read_text().replace("numbers.prom", "none/numbers.prom"))
@@ -166,3 +177,23 @@ def test_the_same_port_moves_to_another_address_and_stays_where_that_is_refused(
     assert daemon.returncode == 0
     assert said.count("the configuration was read again") == 2
     assert said.count("the old configuration stays in force: listen '192.0.2.1:") == 1
+
+
+def test_the_daemon_tells_on_stderr_what_begins_and_what_ends(lifehold):
+    """Without a log, a command and a webhook too: the unit's journal is all that most look at."""
+    seen, none = lifehold.folder / "seen", lifehold.folder / "none"
+    seen.mkdir()
+    path = lifehold.folder / "watch.toml"
+    path.write_text(f'folders = ["{seen}", "{none}"]\nevery = "1s"\nsuspect = "alert"\n')
+    daemon = lifehold.start("watch", str(path))
+    assert daemon.stderr.readline() == "lifehold: watching 2 folders every 1 s\n"
+    assert daemon.stderr.readline() == f"lifehold: unread: {none}: '{none}' is not a folder\n"
+    (seen / "SingletonLock").symlink_to("elsewhere-77")
+    assert daemon.stderr.readline().startswith(f"lifehold: suspect: {seen}/SingletonLock: ")
+    (seen / "SingletonLock").unlink()
+    said = daemon.stderr.readline()
+    assert said.startswith(f"lifehold: suspect (ended): {seen}/SingletonLock: ")
+    none.mkdir()
+    assert daemon.stderr.readline().startswith(f"lifehold: unread (ended): {none}: ")
+    daemon.terminate()
+    assert daemon.wait(timeout=90) == 0

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import struct
 import subprocess
 import sys
@@ -129,6 +130,24 @@ def test_the_child_of_a_dead_holder_is_named(said, path, running, eventually):
         assert found["holder"]["pid_here"] == child
     finally:
         os.kill(child, 9)
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_the_child_that_inherited_a_killed_holder_s_open_record_is_named(
+    lifehold, said, path, eventually, kind
+):
+    wrapper = lifehold.holder("--kind", kind, str(path))
+    os.kill(wrapper.pid, 9)
+    wrapper.wait()
+    child, words = wrapper.child, Path(f"/proc/{wrapper.child}/cmdline")
+    eventually(lambda: words.read_bytes() == b"sleep\x00600\0", "it is what it was started as")
+    text, found = said(None)
+    assert (found["state"] == "held") == (kind != "link")
+    if kind != "link":  # whose record is not open in its child
+        gone = f"process {wrapper.pid} is gone, and what inherited its open record holds on"
+        assert f"{gone}: pid {child} (sleep 600)" in text
+        word = json.loads(lifehold("clear", "--json", str(path)).stdout)["outcomes"][0]["word"]
+        assert lifehold("clear", "--force", word, str(path)).returncode == 0
 
 
 def test_all_holders_of_a_shared_lock_are_named(said, path, running, eventually):
@@ -261,6 +280,32 @@ def test_the_same_of_a_semaphore_and_of_a_reader_whose_writer_is_not_there(path)
         told = shared._writes._mechanism.inspect(held=True)
         assert (told.alive, told.owner.pid) == ("alive", os.getpid())
     assert shared._writes._mechanism.inspect() is None
+
+
+@pytest.mark.parametrize("kind", RECORDS)
+def test_what_next_says_of_a_killed_holder_s_record_clears_it(lifehold, path, said, kind):
+    taken = "import os, sys; from lifehold import Lock; Lock(sys.argv[1], kind=sys.argv[2])"
+    killed = [sys.executable, "-c", f"{taken}.acquire(); os.kill(os.getpid(), 9)", path, kind]
+    assert subprocess.run(killed, check=False).returncode == -9
+    words, answer = said(3)
+    assert (answer["state"], answer["kind"]) == ("stale", kind)
+    (remedy,) = answer["remedy"]
+    assert f"  next   {remedy}\n" in words
+    told, _, command = remedy.partition(":  ")
+    assert told == "leave it to the next holder, or clear it"
+    assert lifehold(*shlex.split(command)[1:]).returncode == 0
+    assert said(None)[1]["state"] == "free"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_next_says_of_a_killed_reader_or_writer_is_that_nothing_is_to_do(path, said, shared):
+    rule = "import os, sys; from lifehold import ReadWriteLock; lock = ReadWriteLock(sys.argv[1],"
+    way = "reading" if shared else "writing"
+    killed = f"{rule} kind='soft'); lock.{way}().__enter__(); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", killed, path], check=False).returncode == -9
+    words, answer = said(3)
+    assert (answer["state"], len(answer["remedy"])) == ("stale", 1)
+    assert "  next   nothing to do:  the next to come removes what the dead have left\n" in words
 
 
 @pytest.mark.parametrize("kind", RECORDS)

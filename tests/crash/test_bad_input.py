@@ -363,7 +363,7 @@ def test_a_dead_lock_on_a_read_only_mount_is_refused_at_once(tmp_path, kind):
         refusal = raised(wanted().__enter__)
         assert isinstance(refusal, SystemRefused), refusal
         assert path in refusal.text
-        assert "the file system is mounted or exported read-only" in refusal.text
+        assert "only a lock file that exists already can be locked here" in refusal.text
 
 
 @needs("root", "tmpfs")
@@ -386,12 +386,12 @@ def test_a_read_only_mount_is_locked_shared_and_exclusive_without_a_token(tmp_pa
         assert (done.returncode, done.stdout) == (0, "<>\n")
         before = open_files()
         with pytest.raises(
-            SystemRefused, match="Read-only file system: the file system is mounted"
+            SystemRefused, match="Read-only file system: only a lock file that exists"
         ) as caught:
             Lock(where / "new").acquire()
         assert caught.value.filename == str(where / "new")
         with pytest.raises(
-            SystemRefused, match="Read-only file system: the file system is mounted"
+            SystemRefused, match="Read-only file system: only a lock file that exists"
         ):
             Lock(where / "new" / "sub" / "lock").acquire()
         assert open_files() == before

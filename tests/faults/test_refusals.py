@@ -68,6 +68,18 @@ def test_a_refused_open_is_told_in_one_sentence_with_a_remedy(tmp_path, monkeypa
     sentence(path, str(caught.value))
 
 
+@pytest.mark.parametrize("kind", ["kernel", "soft"])
+def test_a_read_only_file_system_is_told_with_what_can_be_locked_there(tmp_path, monkeypatch, kind):
+    failing(monkeypatch, "open", errno.EROFS)
+    with pytest.raises(LifeholdError) as caught:
+        Lock(tmp_path / "lock", kind=kind, wait=0).acquire()
+    said = str(caught.value)
+    assert (
+        ": Read-only file system: only a lock file that exists already can be locked here" in said
+    )
+    assert said.endswith("choose another folder, for plain names of the command by LIFEHOLD_DIR")
+
+
 def test_every_errno_of_the_issue_has_its_remedy():
     for code in (*FLOCK, *OPEN):
         assert code in refusals.REMEDIES, errno.errorcode.get(code, code)

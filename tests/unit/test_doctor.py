@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -115,6 +117,26 @@ def test_a_folder_where_nothing_can_be_made_is_unsafe(monkeypatch):
     report = ops.examine("/proc")
     assert (report.verdict, report.kind) == (ops.UNSAFE, "")
     assert verdicts(report)["writing"] == REFUTED
+
+
+@needs("root", "tmpfs")
+def test_a_full_disk_that_makes_files_and_takes_no_byte_is_unsafe(tmp_path):
+    """On tmpfs a name takes no room, and each kind refuses a new lock all the same."""
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(tmp_path)]
+    subprocess.run(command, check=True)
+    try:
+        tmp_path.chmod(0o755)
+        with (tmp_path / "fill").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while file.write(bytes(4096)):
+                pass
+        report = ops.examine(str(tmp_path))
+        assert os.listdir(tmp_path) == ["fill"]
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+    assert (report.verdict, report.kind) == (ops.UNSAFE, "")
+    assert {each.verdict for each in report.kinds} == {ops.UNSAFE}
+    (why,) = (each.why for each in report.findings if each.what == "writing")
+    assert why == "nothing can be made here: No space left on device"
 
 
 def test_what_is_no_folder_is_refused(tmp_path):

@@ -39,6 +39,32 @@ def test_no_line_is_wider_than_the_terminal_and_none_moves_the_cursor(wide):
     assert all(line.isprintable() for line in lines)
 
 
+@pytest.mark.parametrize("wide", [20, 40, 80, 120])
+@pytest.mark.parametrize("spare", [0, 1, 2, 3, 50])
+def test_details_take_the_blank_rows_that_there_are_and_no_more(wide, spare):
+    for row in top_rows.rows_of(ALL, NOW, "state", free=True):
+        lines = top_rows.details(row, wide, spare)
+        assert top_rows.DETAILS <= len(lines) <= top_rows.DETAILS + spare
+        assert [line for line in lines if columns(line) > wide] == []
+        assert all(line.isprintable() for line in lines)
+
+
+def test_who_has_the_chosen_lock_is_told_whole_where_rows_are_blank():
+    owner = Owner(4242, user="ana", host="web-3", command="python -m jobs.nightly --all --verbose")
+    evidence = "kernel witness; process 4241 locked it and is gone, this one inherited its file"
+    lock = LockAnswer("/a", "/a", HELD, Holder(owner, NOW - 5, "alive", evidence, pid_here=4242))
+    (row,) = top_rows.rows_of([lock], NOW, "state")
+    assert evidence not in " ".join(top_rows.details(row, 80))
+    lines = top_rows.details(row, 80, 20)
+    assert evidence in " ".join(line.strip() for line in lines)
+    assert [line[:6] for line in lines] == [
+        "lock  ",
+        "by    ",
+        *["      "] * (len(lines) - 3),
+        "next  ",
+    ]
+
+
 def test_a_narrow_terminal_keeps_name_state_time_and_waiters():
     assert list(top_rows.widths(40)) == ["LOCK", "STATE", "FOR", "WAIT"]
     assert "COMMAND" in top_rows.widths(80)

@@ -49,11 +49,24 @@ def unstartable(command: Sequence[str], error: OSError) -> CannotStart:
     reason = "not found" if missing else error.strerror
     if error.errno == errno.EACCES and "/" in command[0] and os.path.isdir(command[0]):
         reason = "it is a folder"
+    if missing and _is_for_a_shell(command[0]):
+        from ..core.explain import quote
+
+        text = command[0] + " ..." * (len(command) > 1)  # L11  the rest may be a secret
+        reason = f"not found; for a shell, write  -c {quote(text)}  instead of CMD, before NAME"
     if missing and os.path.lexists(command[0]) and "/" in command[0]:
         reason = "the program named in its first line (#!) was not found"
     if missing and command[0].startswith("-"):
         reason = "not found; options of lifehold stand before the --"
     return CannotStart(f"cannot run '{printable(command[0])}': {reason}", code)
+
+
+SHELL_WORDS = "cd export source . alias unset set eval exec ulimit umask trap if for while [[ { !"
+
+
+def _is_for_a_shell(word: str) -> bool:
+    """Whether a program that is missing may be meant as a line or a word of a shell."""
+    return word in SHELL_WORDS.split() or bool(set(word) & set(" \t\n|&;<>=$("))
 
 
 def spawn(

@@ -56,7 +56,7 @@ def _rows(question: Question) -> list[tuple[str, str]]:
 
 
 def in_words(answers: dict[str, str]) -> str:
-    """What fits, as one line of code and the page that says more."""
+    """What fits, as one line of code and the page of the documentation that says more."""
     end = end_of(answers)
     lines = [end.what, ""]
     lines += [f"  {name:<8} {text}" for name, text in _lines(answers) if text]
@@ -69,9 +69,9 @@ def _lines(answers: dict[str, str]) -> list[tuple[str, str]]:
     return [
         ("python", end.python),
         ("command", end.command),
-        ("page", f"docs/{end.page}"),
+        ("page", end.page),
         ("late", LATE if late else ""),
-        ("", f"docs/{LATE_PAGE}" if late else ""),
+        ("", LATE_PAGE if late else ""),
     ]
 
 

@@ -143,8 +143,13 @@ def in_words(outcome: ClearOutcome) -> list[str]:
     lines.append(f"{'':<12}  {printable(outcome.why)}")
     if outcome.next:
         lines.append(f"{'':<12}  next:  {printable(outcome.next)}")
+    holder = outcome.answer.holder
+    lives = outcome.answer.state == HELD and outcome.answer.kind != "lease" and outcome.word
+    if lives and holder is not None and holder.owner is not None:
+        lines.append(f"{'':<12}  or end:  {explain.by(holder)}")
     if outcome.word and outcome.action == KEPT:
-        lines.append(f"{'':<12}  all the same:  lifehold clear --force {outcome.word} {path}")
+        label = "robs its holder, which may be at work" if lives else "all the same"
+        lines.append(f"{'':<12}  {label}:  lifehold clear --force {outcome.word} {path}")
     return lines
 
 

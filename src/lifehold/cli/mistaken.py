@@ -180,17 +180,25 @@ def _is_span(word: str) -> bool:
 
 def without_command(name: str, row: Command, words: Sequence[str]) -> str:
     """Why there is no CMD: `name` is the only word that is no option of `words`."""
-    from ..core.explain import quote
-
     at = words.index("--") if "--" in words else 0
     if "--" not in words or [*words[at + 1 :]] != [name]:
         told = f"no command to run: {name!r} is the NAME"
         return f"{told}; for descriptor {name}:  lifehold flock {name}" if name.isdigit() else told
+    return without_name(row, words)
+
+
+def without_name(row: Command, words: Sequence[str]) -> str:
+    """That NAME is missing before the first `--` of `words`."""
+    from ..core.explain import quote
+
+    at = words.index("--")
     before = words[:at]
     told = "no NAME before --"
     if len(before) > 1 and with_values(row).get(before[-2]):
         told += f": {before[-2]} took {before[-1]!r}"
-    line = " ".join(["lifehold", row.name, *map(quote, before), "NAME --", quote(name)])
+    line = " ".join(
+        ["lifehold", row.name, *map(quote, before), "NAME --", *map(quote, words[at + 1 :])]
+    )
     return f"{told}; write  {line}"
 
 

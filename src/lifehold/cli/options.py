@@ -276,9 +276,23 @@ WATCH = Command(
     ),
     (("config", None),),
     """\
-CONFIG is a TOML file: folders = ["/run/lock"], every = "60s", held = "6h",
-stale = "alert", skips = 3, silent = "26h", webhook = "https://...", and more:
-see the page of the watch. HUP reads it again.
+CONFIG is a TOML file; of its keys folders is needed:
+
+  folders = ["/run/lock"]       absolute paths, with all below them
+  every = "60s"                 from the end of a round to the next
+  stale = "alert"               or "clear" (on proof), "ignore"
+  suspect = "ignore"            or "alert": what cannot be proven
+  held = "6h"                   alert when a lock is held for longer
+  skips = 3                     alert when so many runs were skipped; 0: never
+  silent = "26h"                alert when a lock has not run for so long
+  again = "1d"                  tell what is still wrong once more
+  log = "/var/log/alerts"       each alert as a line of JSON
+  command = ["mail", "root"]    gets the JSON on stdin
+  webhook = "https://..."       gets the JSON by POST
+  listen = "127.0.0.1:9467"     /metrics and /healthz
+  textfile = "/var/lib/x.prom"  for node-exporter, after each round
+
+Each alert is told on stderr too. HUP reads CONFIG again.
 
 Exit codes: 0 stopped, 1 something is wrong (--once), 75 it runs already; 64
 usage and configuration, 71 the system refused.""",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import target
 from .options_run import lasting
-from .row import STORE, Command, Option, Usage, duration, in_store, status
+from .row import STORE, Command, Option, Usage, duration, in_store, is_nameless, status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def name_and_command(
     name, command = rest[0] if rest else "", rest[1:]
     if command[:1] == ["--"]:
         command = command[1:]
+    elif command and _nameless(given, command, words):
+        raise _without_name(words)
     elif command and command[0].startswith("-"):
         from ..core.explain import quote
 
@@ -126,6 +128,20 @@ def name_and_command(
 
         command = [os.environ.get("SHELL") or "/bin/sh", *command]
     return name, command
+
+
+def _nameless(given: dict[str, Any], command: list[str], words: Sequence[str]) -> bool:
+    """Whether NAME was forgotten before the `--`, and the first word of CMD stands for it."""
+    if given["forget"] or given["shell"] is not None:
+        return False
+    late = command[0].startswith("-") and "--" in command  # `-- NAME -n -- CMD`
+    return not late and is_nameless([*words], ONCE)
+
+
+def _without_name(words: Sequence[str]) -> Usage:
+    from . import mistaken
+
+    return _usage(mistaken.without_name(ONCE, words))
 
 
 def _built(given: dict[str, Any], rest: list[str]) -> list[str]:

@@ -11,6 +11,7 @@ from .row import (
     duration,
     end_of_options,
     in_store,
+    is_nameless,
     status,
     with_values,
 )
@@ -308,6 +309,7 @@ def names_and_command(
 
     A `--` that comes later than right behind NAME could be CMD's own (`job git log -- file`) or be
     meant to end a list of locks: neither is guessed, since the wrong lock would be held in silence.
+    Nor is the first word of CMD taken for the NAME where that was forgotten (`-- nice make`).
     """
     shell, called = given["shell"], given["called"] or []
     rest = [called[0], *(["--", *rest] if rest else [])] if called else rest
@@ -325,8 +327,8 @@ def names_and_command(
         command = ["-c", shell]
     elif command[:1] == ["--"]:
         command = command[1:]
-    elif "--" in command:
-        raise _unclear(rest)
+    elif command:
+        _refuse_unclear(rest, words)
     if not command:
         from . import mistaken
 
@@ -341,6 +343,17 @@ def names_and_command(
     if given["store"] is not None:
         names = [in_store(given["store"], name) for name in names]
     return [target.lock(name) for name in names], command
+
+
+def _refuse_unclear(rest: list[str], words: Sequence[str]) -> None:
+    """Raises Usage where the first word may be none of the lock."""
+    late = rest[1].startswith("-") and "--" in rest  # `-- NAME -n -- CMD`
+    if not late and is_nameless([*words], RUN):
+        from . import mistaken
+
+        raise _usage(mistaken.without_name(RUN, words))
+    if "--" in rest:
+        raise _unclear(rest)
 
 
 def _unclear(rest: list[str]) -> Usage:

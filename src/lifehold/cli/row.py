@@ -83,6 +83,15 @@ def end_of_options(words: list[str], at: int, takes: dict[str, bool]) -> int:
     return min(at, len(words))
 
 
+def is_nameless(words: list[str], command: Command) -> bool:
+    """Whether a `--` stands before the first word that is no option, and none directly behind it.
+
+    `run -- nice make` was meant to have a NAME before the `--`; `run -- NAME -- CMD` has it behind.
+    """
+    first = end_of_options(words, 0, with_values(command))
+    return words[first : first + 1] == ["--"] and words[first + 2 : first + 3] != ["--"]
+
+
 def duration(text: str) -> float:
     """Seconds from `90`, `0.5`, `30s`, `5m`, `1h`, `2d`."""
     number, unit = (text[:-1], SECONDS_OF[text[-1]]) if text[-1:] in SECONDS_OF else (text, 1.0)

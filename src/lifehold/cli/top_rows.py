@@ -12,7 +12,7 @@ from ..core.mask import printable
 from ..core.value import value
 from ..ops import inventory
 from ..ops.answer import FREE
-from .width import columns, cut, tail
+from .width import columns, cut, tail, wrapped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ GAP = 2  # columns between two cells
 WIDTHS = {"STATE": 7, "FOR": 8, "WAIT": 4, "PID": 8, "USER": 10}
 STATE, TIME, WAITERS, NAME = "state", "time", "waiters", "name"
 DETAILS = 3  # lines about the chosen lock
+MORE, MARGIN = 2, 6  # lines that one of them may take more, and where those begin
 
 
 @value
@@ -139,8 +140,11 @@ def short_span(seconds: float) -> str:
     raise AssertionError(whole)
 
 
-def details(row: LockRow, wide: int) -> list[str]:
-    """DETAILS lines about one lock: who has it, how we know, what to do."""
+def details(row: LockRow, wide: int, spare: int = 0) -> list[str]:
+    """DETAILS lines about one lock: who has it, how we know, what to do.
+
+    `spare`: how many more there may be, for what does not fit into its line.
+    """
     answer, holder = row.answer, _holder(row.answer)
     lines = [f"lock  {tail(printable(answer.path or answer.name), wide - 6)}"]
     if holder is not None:
@@ -154,7 +158,20 @@ def details(row: LockRow, wide: int) -> list[str]:
         if answer.remedy
         else (f"next  look:  lifehold who {explain.quote(answer.path)}" if answer.path else "")
     )
-    return [cut(printable(line), wide) for line in lines]
+    found: list[str] = []
+    for at, line in enumerate(lines):
+        left = spare - (len(found) - at)
+        found += _folded(printable(line), wide, 1 + min(left, MORE))
+    return found
+
+
+def _folded(line: str, wide: int, most: int) -> list[str]:
+    """`line` over `most` lines; what is too much for those is cut."""
+    pieces = wrapped(line, wide, MARGIN)
+    if len(pieces) > most:
+        rest = [piece.strip() for piece in pieces[most:]]
+        pieces = [*pieces[: most - 1], " ".join([pieces[most - 1], *rest])]
+    return [cut(piece, wide) for piece in pieces]
 
 
 def as_text(rows: list[LockRow], wide: int) -> str:

@@ -139,11 +139,12 @@ class Screen:
             Text(top_rows.summary(host, rows, sort, now, wide), style="bold", no_wrap=True),
             self._table(shown, at - self._first, wide),
         ]
-        parts += [Text("")] * (self.page - len(shown))
+        spare = self.page - len(shown)
+        about = top_rows.details(rows[at], wide, spare) if rows else []
+        about += [""] * (top_rows.DETAILS - len(about))
+        parts += [Text("")] * (spare - (len(about) - top_rows.DETAILS))
         parts += [Text(each, style="yellow", no_wrap=True) for each in told]
         parts.append(Text("-" * wide, style="dim", no_wrap=True))
-        about = top_rows.details(rows[at], wide) if rows else []
-        about += [""] * (top_rows.DETAILS - len(about))
         parts += [Text(line, no_wrap=True) for line in about]
         help_ = next((each for each in HELP if columns(each) <= wide), "")
         parts.append(Text(help_, style="dim", no_wrap=True, end=""))

@@ -13,6 +13,7 @@ import signal
 import socket
 from functools import partial
 
+from ..core import explain
 from ..core.errors import LifeholdError, SystemRefused
 from ..core.mask import printable
 from ..local import lock_names
@@ -53,8 +54,7 @@ def watch(words: list[str]) -> int:
     if hasattr(signal, "SIGCHLD"):  # ignored, whatever became of an alert's command would be a 0
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if given["check"]:
-        count = len(config.folders)
-        put(f"'{printable(path)}' is in order: {count} {'folder' if count == 1 else 'folders'}")
+        put(f"'{printable(path)}' is in order: {_folders(config)}")
         return exits.DONE
     if given["once"]:
         return _once(config)
@@ -75,6 +75,18 @@ def _name(path: str) -> str:
     return f"watch-{name}-{crc32(os.fsencode(real)):08x}"
 
 
+def _folders(config: watch_config.Config) -> str:
+    count = len(config.folders)
+    return f"{count} {'folder' if count == 1 else 'folders'}"
+
+
+def _say(alert: Alert) -> None:
+    """A line on stderr; that it goes on or has ended is said, that it begins is not."""
+    plain = alert.state == watch_config.BEGUN or alert.what == watch_config.CLEARED
+    what = alert.what if plain else f"{alert.what} ({alert.state})"
+    say(f"{what}: {printable(alert.path)}: {printable(alert.text)}")
+
+
 def _once(config: watch_config.Config) -> int:
     """One round, for cron: what is wrong is told, and its numbers are left in the text file."""
     teller = AlertSender(config, say)
@@ -88,7 +100,7 @@ def _once(config: watch_config.Config) -> int:
         scan = partial(inventory.of_folder, deep=True, tell=seen)
         tally = Watch(config, tell, scan).round()
     for each in found:
-        say(f"{each.what}: {printable(each.path)}: {printable(each.text)}")
+        _say(each)
     for what, count in sorted(tally.wrong.items()):
         say(f"{count} {what}")
     if config.textfile:
@@ -105,7 +117,7 @@ class Daemon:
 
     def __init__(self, path: str, config: watch_config.Config) -> None:
         self._path, self._teller = path, AlertSender(config, say)
-        self._watch = Watch(config, self._teller.later)
+        self._watch = Watch(config, self._tell)
         self._ends: bool = False
         self._reload: bool = False
         self._listener: socket.socket | None = None
@@ -117,6 +129,8 @@ class Daemon:
         self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
         self._listen(self._watch.config.listen)
+        config = self._watch.config
+        say(f"watching {_folders(config)} every {explain.span(config.every)}")
         notify("READY=1")
         while not self._ends:
             self._round()
@@ -129,6 +143,11 @@ class Daemon:
         if left := self._teller.end(LAST):
             say(f"{left} alerts were not told any more")
         return exits.DONE
+
+    def _tell(self, alert: Alert) -> None:
+        """On stderr, which the journal keeps, and in the ways that the configuration names."""
+        _say(alert)
+        self._teller.later(alert)
 
     def _called(self) -> bool:
         """Whether a signal wants something else than the next round."""

@@ -276,8 +276,10 @@ def _clock(files: Files, inner: str) -> str:
     path = f"{inner}/clock"
     before = files.clock_ns() / 1e9
     fd = _new(files, path)
-    files.pwrite(fd, b"x", 0)
-    found: float = files.fstat(fd).st_mtime
-    files.close(fd)
+    try:
+        files.pwrite(fd, b"x", 0)
+        found: float = files.fstat(fd).st_mtime
+    finally:
+        files.close(fd)
     skew = found - min(max(found, before), files.clock_ns() / 1e9)
     return f"the file server's clock is {skew:+.0f} s off ours" if abs(skew) > SKEW else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import stat
 
+from ..core import explain
 from ..core.mask import printable
 from ..core.owner import ALIVE, DEAD, UNKNOWN, judge
 from ..core.value import replace
@@ -34,8 +35,9 @@ from .refusals import is_number
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..core.grant import Holder
-    from . import folder
+    from . import folder, kernel_holders
 else:
+    kernel_holders = fork.later("lifehold.local.kernel_holders", globals())
     folder = fork.later("lifehold.local.folder", globals())
 
 WATCHED = Sightings()  # by who asks, not by who waits for the lock
@@ -61,7 +63,7 @@ def holder_at(files: Files, path: str) -> Holder | None:
         found = standing(files, path)
     except OSError:
         return None
-    return None if found is None or is_free(found) else holder_of(found)
+    return None if found is None or is_free(found) else holder_of(found, path)
 
 
 def is_free(found: Judgement) -> bool:
@@ -69,10 +71,11 @@ def is_free(found: Judgement) -> bool:
     return found.marker.stage not in LIVE
 
 
-def holder_of(found: Judgement) -> Holder:
+def holder_of(found: Judgement, path: str = "") -> Holder:
     """Its holder, by the number that is right here; that somebody inherited its record is said.
 
     Of another PID namespace it is looked for among all processes: for people, never in an attempt.
+    `path`: of the lock, where who inherited is to be looked for as well.
     """
     holder, owner = found.holder(), found.marker.owner
     if owner is None or is_free(found) or holder.pid_here is not None:
@@ -90,7 +93,20 @@ def holder_of(found: Judgement) -> Holder:
         known = seen == ALIVE or process.goes_by(owner.pid, owner)
         return replace(holder, pid_here=owner.pid) if known else holder
     gone = f"process {owner.pid} is gone, and what inherited its open record holds on"
+    if heirs := _heirs(owner.pid, path):
+        # It stays the holder's own grant: an order to break it names that process.
+        command = explain.short(printable(process.command_of(heirs[0]) or "?"))
+        gone += f": pid {heirs[0]} ({command})"
+        gone += f" and {len(heirs) - 1} more" if len(heirs) > 1 else ""
     return replace(holder, evidence=f"{holder.evidence}; {gone}")
+
+
+def _heirs(setter: int, path: str) -> list[int]:
+    """Who inherited the record at `path` of a process that is gone, as far as it can be seen."""
+    try:
+        return kernel_holders.heirs_of(setter, path) if path else []
+    except OSError:
+        return []  # it was released just now
 
 
 def _highest(files: Files, path: str) -> Judgement | None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "HolderLook",
     "KernelWaiter",
+    "heirs_of",
     "held_by",
     "holder_of",
     "how_taken",
@@ -266,6 +267,26 @@ def _heir(
     note = f"{WITNESS}; process {line.pid} locked it and {what}{more}"
     left = replace(left, owner=owner, alive=ALIVE, evidence=note, lock=seen.lock)
     return replace(left, pid_here=pids[0], began=process.started_at(pids[0]))
+
+
+def heirs_of(setter: int, path: str) -> list[int]:
+    """Who has a file at `path`, or below it, open with the lock that a `setter` now gone took.
+
+    Raises OSError.
+    """
+    lines = [line for line in proc_locks.whole_table() or () if line.pid == setter]
+    if not lines:
+        return []
+    survey, real = OpenFileScan([os.path.basename(path)], after=setter), os.path.realpath(path)
+    inode = os.stat(path).st_ino  # a record may have come into its place from another name
+    found = [
+        file.pid
+        for line in lines
+        if line.kind == FLOCK and not line.waiting
+        for file in survey.holding(line.key, FLOCK)
+        if line.key.inode == inode or file.link.startswith(f"{real}/")
+    ]
+    return list(dict.fromkeys(found))
 
 
 def _name(seen: HolderLook) -> str:

@@ -136,8 +136,8 @@ def _is_of_generations(path: str) -> bool:
 REMEDIES = {
     errno.EACCES: "ask its owner for the right to read it, which is enough to lock it",
     errno.EPERM: "ask its owner for the right to open it",
-    errno.EROFS: "the file system is mounted or exported read-only: nothing can be locked there by "
-    "what is written; a kernel lock needs a file that was made before, and no more",
+    errno.EROFS: "only a lock file that exists already can be locked here, by kind='kernel'; "
+    "choose another folder, for plain names of the command by LIFEHOLD_DIR",
     errno.ENOSPC: "free some space or inodes, or lock a file on another file system",
     errno.EDQUOT: "free some of your quota, or lock a file on another file system",
     errno.EMFILE: "raise the limit of open files (ulimit -n) or hold fewer locks at once",

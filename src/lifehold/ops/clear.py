@@ -215,7 +215,8 @@ def _unproven(path: str, answer: LockAnswer, word: str, force: str) -> ClearOutc
     why += evidence
     if force:
         why = f"the word {printable(force)!r} is not of the lock that stands there now; {why}"
-    return ClearOutcome(path, KEPT, why, answer, word)
+    better = f"lifehold wait {explain.quote(path)}" if answer.state == HELD else ""
+    return ClearOutcome(path, KEPT, why, answer, word, better)
 
 
 def _tried(path: str, answer: LockAnswer, why: str, case: ClearCase) -> ClearOutcome:

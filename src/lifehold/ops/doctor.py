@@ -18,6 +18,7 @@ from ..core import explain
 from ..core.errors import InvalidArgument, SystemRefused
 from ..core.mask import printable
 from ..core.value import value
+from ..local import record
 from ..local.files import CREATE, HOST, LOCK_EX, LOCK_NB, READ_WRITE
 from ..local.ground import MountInfo, mount_of
 from ..local.ground_probe import (
@@ -416,6 +417,7 @@ except OSError:
 def tried(folder: str, place: MountInfo) -> list[ProbeResult]:
     """What was found in `folder`, which can be written to. Raises OSError when it cannot."""
     with inner_folder(folder, "doctor") as room:
+        _write_record(room)
         tries: tuple[tuple[str, Callable[[str], str]], ...] = (
             ("fcntl", _fcntl),
             ("OFD", _ofd),
@@ -423,6 +425,19 @@ def tried(folder: str, place: MountInfo) -> list[ProbeResult]:
             ("inotify", _inotify),
         )
         return [_one_try(what, try_it, room, place) for what, try_it in tries]
+
+
+def _write_record(room: str) -> None:
+    """Raises OSError where the disk is full: tmpfs makes a file there, and takes no byte of it."""
+    fd = HOST.open(f"{room}/record", READ_WRITE | CREATE, 0o600)
+    try:
+        HOST.pwrite(fd, b"\n" * record.SIZE, 0)
+        os.fsync(fd)  # where a file server is asked no sooner
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+    finally:
+        HOST.close(fd)
 
 
 def _one_try(what: str, try_it: Callable[[str], str], room: str, place: MountInfo) -> ProbeResult:

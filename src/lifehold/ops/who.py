@@ -484,11 +484,20 @@ def answer_present(name: str, path: str, fd: int | None = None) -> LockAnswer | 
     kind = found.marker.kind
     if found.marker.state == OLDER and not kinds.is_record(kind):
         kind = "pidfile"
-    holder = identify.holder_of(found)
+    holder = identify.holder_of(found, path)
     if identify.is_free(found):
         return LockAnswer(name, path, FREE, last=replace(holder, lock=""), kind=kind)
     state, note = identify.STATES[found.state], _note(found)
-    return LockAnswer(name, path, state, holder, note=note, kind=kind or _kind(found))
+    kind = kind or _kind(found)
+    remedy = (_clearing(path),) if state == STALE and kinds.is_record(kind) else ()
+    return LockAnswer(name, path, state, holder, note=note, kind=kind, remedy=remedy)
+
+
+def _clearing(path: str) -> str:
+    """What to do with a record whose holder is proven gone."""
+    unpublished = record.is_unpublished(os.path.basename(path))  # who takes the lock has another
+    first = "" if unpublished else "leave it to the next holder, or "
+    return f"{first}clear it:  lifehold clear {explain.quote(path)}"
 
 
 def _note(found: Judgement) -> str:
@@ -623,6 +632,7 @@ def _remedies(path: str, state: str, holder: Holder, claim: StatedHolder) -> tup
 
 MOST_READERS = 1000  # readers that are judged; more of them are counted
 ODD = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ESPIPE)  # links, sockets, folders, FIFOs
+REMOVES = (f"{NOTHING}:  the next to come removes what the dead have left",)
 CLAIMS = "CLAIM"  # how a writer waits for readers: with its record in its place
 
 
@@ -683,11 +693,14 @@ def _told(
         )
     if claim is not None:
         note = "a reader/writer lock: a writer"
-        return replace(empty, state=STATES[claim.state], holder=holder_of(claim), note=note)
+        told = replace(
+            empty, state=STATES[claim.state], holder=holder_of(claim, empty.path), note=note
+        )
+        return replace(told, remedy=REMOVES) if told.state == STALE else told
     if not readers:
         return empty
-    note = "a reader/writer lock: readers that are gone; the next writer removes what they left"
-    return replace(empty, state=STALE, holder=_reader(readers[0]), note=note)
+    note = "a reader/writer lock: readers that are gone"
+    return replace(empty, state=STALE, holder=_reader(readers[0]), note=note, remedy=REMOVES)
 
 
 def _reader(found: Judgement) -> Holder:

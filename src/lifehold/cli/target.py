@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 
-from ..core.errors import LifeholdError
 from ..core.mask import printable
 from ..local import lock_names
 from ..runtime import fork
@@ -42,7 +41,6 @@ else:
     waiting = fork.later("lifehold.core.acquire", globals(), "waiting")
     pwd = fork.later("pwd", globals())
 
-ENDS = (".lock", ".lck", ".pid")  # of the names of lock files
 # What every help says of it.
 RULE = """\
 A word with a slash, or a URL, is a PATH: ./orders.lock. Any other is a NAME.
@@ -85,8 +83,8 @@ def lock(word: str) -> str:
         return word
     if is_path(word):
         return path(word)
-    if word.endswith(ENDS):
-        where = _used(word)
+    if word.endswith(lock_names.ENDS):
+        where = lock_names.used(word)
         if not where:
             raise Usage(
                 f"'{printable(word)}' may be a file of this folder or a NAME: write "
@@ -209,15 +207,6 @@ def tell_like(word: str, where: str) -> None:
 def _has_trace(where: str) -> bool:
     """Whether anything of a lock file lies there: itself, or what a removed one has left."""
     return any(os.path.lexists(where + end) for end in ("", ".token", ".log"))
-
-
-def _used(word: str) -> str:
-    """The lock file of a NAME that has one."""
-    try:
-        where = lock_names.address(word)
-    except LifeholdError:
-        return ""
-    return next((each for each in (where.path, *where.doubles) if os.path.lexists(each)), "")
 
 
 def _is_lock(word: str) -> bool:

@@ -24,6 +24,7 @@ from .row import Option, Usage
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pwd
+    from collections.abc import Hashable
     from typing import Any
 
     from ..core import acquire as waiting
@@ -250,6 +251,12 @@ class NoticedLock:
     @property
     def _target(self: Any) -> str:
         return self._name  # type: ignore[no-any-return]
+
+    def _by_asker(self: Any, key: Hashable) -> list[str]:
+        """What to do next: commands that run as printed."""
+        mine: list[str] | None = super()._by_asker(key)  # type: ignore[misc]
+        option = self._mechanism.option if ports.is_named(self._mechanism) else ""
+        return mine or explain.remedies(self._name, option)
 
     def _tell_waiting(self: Any, told: Waiting) -> None:
         if self.notices is None:

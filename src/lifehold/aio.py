@@ -17,6 +17,7 @@ from .core.grant import Bound, Grant, Held
 from .core.ports import is_asking, is_mixing, is_remote
 from .described import ASYNC, ASYNC_LEASE, OF_LEASE, OtherFace, strange
 from .lease import (
+    AsyncTried,
     BlockEntry,
     Holding,
     OfShape,
@@ -513,11 +514,10 @@ class AsyncOfShape(OfShape):
             raise
 
 
-class AsyncAttempt(Bound):
+class AsyncAttempt(AsyncTried):
     """What `attempt()` of an async lock answers: `async with` it."""
 
-    __slots__ = ("_blind", "_take")
-    _refusal = "an attempt cannot be copied or pickled: hand on the lock"
+    __slots__ = ("_take",)
     _kind: type[OfShape] = AsyncOfShape
 
     def __init__(self, take: Callable[[Any], Awaitable[object]]) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from .core.deadline import TRY
 from .core.errors import WouldBlock
-from .core.grant import Bound
 from .described import PLAIN
-from .lease import BlockEntry, OfShape, exit_method, exiting, of_shape
+from .lease import BlockEntry, OfShape, Tried, exit_method, exiting, of_shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,11 +17,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-class Attempt(Bound):
+class Attempt(Tried):
     """What `attempt()` of a blocking lock answers: `with` it."""
 
-    __slots__ = ("_blind", "_take")
-    _refusal = "an attempt cannot be copied or pickled: hand on the lock"
+    __slots__ = ("_take",)
     _kind: type[OfShape] = OfShape
 
     def __init__(self, take: Callable[[Any], Any]) -> None:

@@ -188,11 +188,23 @@ class Foreign(OtherFace):
         self._name = name
 
     def __get__(self, one: object, kind: type) -> object:
-        raise AttributeError(f"{kind.__name__} has no {self._name}: {self._words}")
+        for_tasks = any(each.__name__.startswith("Async") for each in kind.__mro__)
+        block = "async with" if for_tasks else "with"
+        words = self._words.replace("{with}", block)
+        raise AttributeError(f"{kind.__name__} has no {self._name}: {words}")
+
+
+def _of_lease(block: str) -> dict[str, str]:
+    """The members of a lease -> where it comes from, for who asks its lock."""
+    calls = "check verify remaining".split()
+    plain = "held lost token token_reason nonce renewals acquired_at".split()
+    words = f"it is of the lease: `{{with}} {block} as lease:`, then lease."
+    return {name: words + name for name in plain} | {name: f"{words}{name}()" for name in calls}
 
 
 _RENEWS = "a lease renews itself while it is held, see ttl="
-OF_LOCK = {  # what locks of other libraries have -> what does the same here
+OF_LOCK = {  # what leases and locks of other libraries have -> what does the same here
+    **_of_lease("lock"),
     **dict.fromkeys(("is_locked", "is_held"), "call locked()"),
     **dict.fromkeys(("owned", "i_am_locking"), "read lease: the one of this thread or task"),
     **dict.fromkeys(("extend", "reacquire", "renew", "refresh"), _RENEWS),
@@ -204,6 +216,7 @@ OF_LOCK = {  # what locks of other libraries have -> what does the same here
     "timeout": "give wait= when it is made, or to acquire()",
 }
 OF_SIDES = {
+    **_of_lease("lock.writing()"),
     **dict.fromkeys(("read_lock", "read", "acquire_read_lock"), "call reading()"),
     **dict.fromkeys(("write_lock", "write", "acquire_write_lock"), "call writing()"),
     **dict.fromkeys(("release_read", "release_write"), "call release()"),
@@ -212,6 +225,8 @@ OF_SIDES = {
     **dict.fromkeys(("extend", "renew", "refresh"), _RENEWS),
 }
 OF_LEASE = {
+    **{name: f"it is of the lock: lock.{name}()" for name in ("acquire", "try_acquire", "attempt")},
+    **{name: f"it is of the lock: lock.{name}()" for name in ("holder", "reading", "writing")},
     **dict.fromkeys(("extend", "reacquire", "renew", "refresh"), "it renews itself, see ttl="),
     **dict.fromkeys(("locked", "is_locked", "is_held", "owned"), "read held"),
     "unlock": "call release()",
@@ -232,7 +247,12 @@ def _members(one: object) -> list[str]:
 def listed(one: object, names: Iterable[str]) -> list[str]:
     """For `dir()`: without those."""
     foreign = OF_LOCK.keys() | OF_SIDES.keys() | OF_LEASE.keys()
-    return [name for name in names if name not in foreign or hasattr(one, name)]
+    own, cls = getattr(one, "__dict__", ()), one if isinstance(one, type) else type(one)
+    return [
+        name
+        for name in names
+        if name not in foreign or hasattr(cls, name) or (cls is not one and name in own)
+    ]
 
 
 ABSENT = OtherFace("it has none")

@@ -553,6 +553,29 @@ class OfShape(Owning):
             raise
 
 
+class Tried(Bound):
+    """What `attempt()` answers. Nothing is tried before its block, so it is no condition (L1)."""
+
+    __slots__ = ("_blind",)
+    _refusal = "an attempt cannot be copied or pickled: hand on the lock"
+    _with = "with"
+
+    def __bool__(self) -> bool:
+        tried = "await lock.try_acquire()" if self._with == "async with" else "lock.try_acquire()"
+        raise InvalidArgument(
+            f"an attempt that is not entered has tried nothing, and holds nothing: write "
+            f"`{self._with} lock.attempt() as lease:`, where lease is None when the lock is held; "
+            f"for an `if` call `{tried}`"
+        )
+
+
+class AsyncTried(Tried):
+    """The same for `async with`."""
+
+    __slots__ = ()
+    _with = "async with"
+
+
 def part() -> Block:
     """Where an acquire puts its lease for whoever must reach it, whatever comes after it (L6)."""
     made = Block()

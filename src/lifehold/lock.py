@@ -379,7 +379,7 @@ def refusal(
         else:  # there may be hundreds whose patience ends at this moment
             holder, waiters = holder_for_notices.now(mechanism)
         holder = process.as_it_runs(holder)
-        held_text, remedies = explain.held_text, explain.remedies  # loaded where it may fail
+        held_text, in_program = explain.held_text, explain.in_program  # loaded where it may fail
     except (ImportError, OSError) as error:  # in a signal handler; no descriptor left; EIO
         if not is_remote(mechanism):  # a client of a server has such errors of its own
             pass_up(error)
@@ -394,7 +394,8 @@ def refusal(
             reason,
             target,
             waiters,
-            following or remedies(target or name, mechanism.option if is_named(mechanism) else ""),
+            following
+            or in_program(target or name, mechanism.option if is_named(mechanism) else ""),
         ),
         holder=holder,
         evidence=holder.evidence if holder else "",

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from .core.deadline import TRY
 from .core.errors import LeaseLost, NotHeld, WouldBlock
-from .core.grant import Bound
-from .lease import Exit, Holding, OfShape, begun, of_shape
+from .lease import AsyncTried, Exit, Holding, OfShape, Tried, begun, of_shape
 from .runtime.held_here import asker, this_thread
 
 TYPE_CHECKING = False
@@ -221,21 +220,14 @@ class AsyncOfAttempt(OfShape):
             raise
 
 
-class AnyAttempt(Bound):
-    """What both share."""
-
-    __slots__ = ("_blind", "_one")
-    _refusal = "an attempt cannot be copied or pickled: hand on the lock"
-
-    def __init__(self, one: Any) -> None:
-        self._one = one
-        self._blind: list[OfShape] = []
-
-
-class OverriddenAttempt(AnyAttempt):
+class OverriddenAttempt(Tried):
     """What `attempt()` answers: `with` it."""
 
-    __slots__ = ()
+    __slots__ = ("_one",)
+
+    def __init__(self, one: Lock) -> None:
+        self._one = one
+        self._blind: list[OfShape] = []
 
     def __enter__(self) -> object:
         block, before = of_shape(self, OfAttempt), _before(self._one)
@@ -250,10 +242,14 @@ class OverriddenAttempt(AnyAttempt):
     __exit__ = Exit(OfAttempt)
 
 
-class AsyncOverriddenAttempt(AnyAttempt):
+class AsyncOverriddenAttempt(AsyncTried):
     """The same for `async with`."""
 
-    __slots__ = ()
+    __slots__ = ("_one",)
+
+    def __init__(self, one: AsyncLock) -> None:
+        self._one = one
+        self._blind: list[OfShape] = []
 
     async def __aenter__(self) -> object:
         block, before = of_shape(self, AsyncOfAttempt), _before(self._one)

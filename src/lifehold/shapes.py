@@ -622,7 +622,7 @@ class SemaphoreFace(LockFace):
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         refuse_holder_of_all(self, thread, task)
 
-    def _by_asker(self, key: Hashable) -> None:
+    def _by_asker(self, key: Hashable) -> list[str] | None:
         """Others may give theirs back: waiting may help."""
 
     def _slot_of_asker(self) -> str:

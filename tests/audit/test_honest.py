@@ -51,6 +51,14 @@ def test_a_file_that_is_not_read_is_told_and_ends_with_2(run, tmp_path, name):
     assert run("--diff")[0] == 1
 
 
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_file_that_is_not_read_is_not_counted_as_one_without_findings(run, tmp_path, name):
+    (tmp_path / "app.py").write_text(UNREAD[name])
+    assert run()[1].endswith("nothing found in 0 of 1 file (0 lines).\n")
+    (tmp_path / "good.py").write_text("import fcntl\n")
+    assert run()[1].endswith("nothing found in 1 of 2 files (1 line).\n")
+
+
 def test_sarif_is_a_success_only_where_all_was_read(run, tmp_path):
     def told():
         (part,) = json.loads(run("--format", "sarif")[1])["runs"]

@@ -11,6 +11,28 @@ from lifehold.audit.forms import judged
 from lifehold.audit.model import Module
 
 CLEAN = {
+    "an attempt that is asked by its lock": """
+from lifehold import Lock
+lock = Lock("report.lock")
+def job(work):
+    with lock.attempt():
+        if lock.lease:
+            work()
+""",
+    "an attempt that is asked": """
+from lifehold import Lock
+def job(work):
+    with Lock("report.lock").attempt() as lease:
+        if lease:
+            work()
+""",
+    "an attempt of another library": """
+from tenacity import Retrying
+def job(work):
+    for attempt in Retrying():
+        with attempt.attempt():
+            work()
+""",
     "a folder of work that is made where it is not, and swept": """
 import os, shutil
 def work(folder):
@@ -786,6 +808,25 @@ async def job(work):
     store = await lifehold.aconnect("postgresql:///x")
     await store.lock("report").acquire()
     await work()
+""",
+    ),
+    "an attempt whose answer nobody has": (
+        "LH219",
+        """
+from lifehold import Lock
+lock = Lock("report.lock")
+def job(work):
+    with lock.attempt():
+        work()
+""",
+    ),
+    "an attempt to read whose answer no task has": (
+        "LH219",
+        """
+from lifehold import AsyncReadWriteLock
+async def job(work):
+    async with AsyncReadWriteLock("report.lock").attempt_read():
+        await work()
 """,
     ),
     "work longer than the lease, taken and given by hand": (

@@ -87,6 +87,24 @@ FOUND = {
         "MAILTO=root\n*/5 * * * * [ -f /tmp/x.lock ] || (touch /tmp/x.lock; job; rm /tmp/x.lock)\n",
         {"LH301", "LH302"},
     ),
+    "a crontab whose rows say who runs them": (
+        "cron",
+        (
+            "*/5 * * * * root flock -n /tmp/x.lock job; rm -f /tmp/x.lock\n"
+            "@daily deploy flock -n /tmp/y.lock job; rm -f /tmp/y.lock\n"
+        ),
+        {"LH306"},
+    ),
+    "a test in a crontab whose rows say who runs them": (
+        "cron",
+        "* * * * * www-data [ -f /tmp/x.lock ] || (touch /tmp/x.lock; job; rm /tmp/x.lock)\n",
+        {"LH301", "LH302"},
+    ),
+    "a crontab of one user": (
+        "cron",
+        "*/5 * * * * flock -n /tmp/x.lock job; rm -f /tmp/x.lock\n",
+        {"LH306"},
+    ),
     "a unit": (
         "systemd",
         "[Service]\nExecStart=/bin/sh -c 'exec 9>/run/a.lock; flock -n 9; work'\n",
@@ -158,12 +176,14 @@ def test_an_entrypoint_removes_the_pid_file_or_is_told():
 def test_a_finding_stands_on_the_line_of_its_file(tmp_path):
     (tmp_path / "crontab").write_text(FOUND["a crontab"][1])
     (tmp_path / "job").write_text("#!/usr/bin/env bash\n" + FOUND["an age by stat"][1])
+    (tmp_path / "mycrontab").write_text("\n" + FOUND["a crontab of one user"][1])
     (tmp_path / "notes").write_text(FOUND["an age by stat"][1])
     found = scan.audit([str(tmp_path)], Settings()).findings
     assert [(f.path.rpartition("/")[2], f.line, f.code) for f in found] == [
         ("crontab", 2, "LH301"),
         ("crontab", 2, "LH302"),
         ("job", 4, "LH308"),
+        ("mycrontab", 2, "LH306"),
     ]
 
 

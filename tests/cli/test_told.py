@@ -83,16 +83,19 @@ class Scene:
         more = rf"; {queue} before us" if queue else ""
         for notice in (noticed, command_noticed):
             assert re.fullmatch(NOTICE.format(name=name, said=said) + more, notice), notice
+        wait, look = rf"wait:  lifehold run --wait 1h {name} -- CMD", rf"look:  lifehold who {name}"
+        steps = (  # more patience of a program is an argument
+            ["  next   in Python:  give wait=60, in seconds", " " * 9 + wait, " " * 9 + look],
+            [f"  next   {wait}", " " * 9 + look],
+        )
         lines = [
             rf"could not acquire '{name}' within [\d.]+ s: it is held",
             f"  by     {by}", f"  since  {since}", f"  alive  {alive}",
             *([f"  queue  {queue} for it too"] if queue else []),
-            f"  next   wait:  lifehold run --wait 1h {name} -- CMD",
-            f"         look:  lifehold who {name}",
-            rf"  lock   {name} \(kernel lock, \w+\)",
         ]  # fmt: skip
-        for refusal in (refused, command_refused):
-            assert re.fullmatch("\n".join(lines), refusal), refusal
+        lock = rf"  lock   {name} \(kernel lock, \w+\)"
+        for refusal, step in zip((refused, command_refused), steps, strict=True):
+            assert re.fullmatch("\n".join([*lines, *step, lock]), refusal), refusal
 
 
 @pytest.fixture

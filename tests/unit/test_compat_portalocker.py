@@ -78,7 +78,7 @@ def test_flock_keeps_ours_out_and_the_file_is_emptied_under_the_lock_alone(path)
         other.flush()
         fcntl.flock(other, fcntl.LOCK_EX)
         for lock in (Lock(path, "w", timeout=0.01), Lock(path, "w", fail_when_locked=True)):
-            with pytest.raises(AlreadyLocked):
+            with pytest.raises(AlreadyLocked, match="give timeout=60"):
                 lock.acquire()
         assert os.path.getsize(path) == 6
     with Lock(path, "w+") as file:

@@ -152,6 +152,31 @@ def test_a_plain_name_is_that_of_the_command(tmp_path, monkeypatch):
     assert sorted(os.listdir(tmp_path)) == ["warm-cache.lock", "warm-cache.lock.once"]
 
 
+@pytest.mark.parametrize("word", ["out.lock", "out.lck", "out.pid"])
+def test_a_word_that_may_be_a_file_or_a_name_is_refused(tmp_path, monkeypatch, word):
+    """As by the command; a path, and a name that was in use before, are told apart."""
+    monkeypatch.setenv("LIFEHOLD_DIR", str(tmp_path / "names"))
+    monkeypatch.chdir(tmp_path)
+
+    async def tasks():
+        await aonce(word, pytest.fail)
+
+    for call in (
+        lambda: once(word, pytest.fail),
+        once(word)(lambda: None),
+        lambda: forget(word),
+        lambda: asyncio.run(tasks()),
+    ):
+        with pytest.raises(InvalidArgument, match=rf"write '\./{word}' for the file.*'out'"):
+            call()
+    assert os.listdir() == []
+    assert once(f"./{word}", lambda: 1) == 1
+    assert f"{word}.once" in os.listdir()
+    (tmp_path / "names").mkdir()
+    (tmp_path / "names" / f"{word}.lock").touch()
+    assert once(word, lambda: 2) == 2
+
+
 def test_what_unless_answers_is_the_answer(name):
     job, done = Job("built"), []
     assert once(name, job, unless=lambda: done) == "built"

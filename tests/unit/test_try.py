@@ -14,6 +14,7 @@ from lifehold import (
     AsyncLock,
     AsyncReadWriteLock,
     AsyncSemaphore,
+    InvalidArgument,
     LifeholdError,
     Lock,
     NotAcquired,
@@ -87,6 +88,37 @@ def test_an_attempt_by_hand_ends_what_it_got_and_nothing_else(shape, tmp_path):
     assert first.held
     attempt.__exit__(None, None, None)
     assert not first.held
+
+
+class OwnLock(Lock):
+    def acquire(self, *given, **options):
+        return super().acquire(*given, **options)
+
+
+class OwnAsyncLock(AsyncLock):
+    async def acquire(self, *given, **options):
+        return await super().acquire(*given, **options)
+
+
+CONDITIONS = {
+    **{shape: (lambda path, make=make: make(path).attempt()) for shape, make in SHAPES.items()},
+    "reading": lambda path: ReadWriteLock(path).attempt_read(),
+    "writing": lambda path: ReadWriteLock(path).attempt_write(),
+    "own": lambda path: OwnLock(path).attempt(),
+    "async": lambda path: AsyncLock(path).attempt(),
+    "async own": lambda path: OwnAsyncLock(path).attempt(),
+    "async semaphore": lambda path: AsyncSemaphore(path, 1).attempt(),
+    "async reading": lambda path: AsyncReadWriteLock(path).attempt_read(),
+    "async lock_all": lambda path: lock_all_async([path]).attempt(),
+}
+
+
+@pytest.mark.parametrize("shape", CONDITIONS)
+def test_an_attempt_that_is_not_entered_is_no_condition(shape, tmp_path):
+    attempt = CONDITIONS[shape](str(tmp_path / "a.lock"))
+    block = "async with" if shape.startswith("async") else "with"
+    with pytest.raises(InvalidArgument, match=f"`{block} lock.attempt.. as lease:`.*try_acquire"):
+        bool(attempt)
 
 
 def test_a_reader_or_a_writer_that_cannot_come_in_gets_none(tmp_path):

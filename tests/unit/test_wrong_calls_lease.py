@@ -479,6 +479,13 @@ def test_it_is_one_for_trio_and_anyio():
         (lambda: AsyncLock(PATH), {"owned": "read lease", "lock": "call acquire()"}),
         (lambda: ReadWriteLock(PATH), {"read_lock": "reading()", "downgrade": "lease.downgrade()"}),
         (lambda: AsyncReadWriteLock(PATH), {"acquire_write_lock": "writing()"}),
+        (lambda: Lock(PATH), {"check": "`with lock as lease:`", "token": "then lease.token"}),
+        (lambda: Lock(PATH), {"lost": "lease.lost", "remaining": "lease.remaining()"}),
+        (lambda: Semaphore(PATH, 1), {"nonce": "then lease.nonce", "held": "lease.held"}),
+        (lambda: AsyncLock(PATH), {"check": "`async with lock as lease:`, then lease.check()"}),
+        (lambda: ReadWriteLock(PATH), {"check": "`with lock.writing() as lease:`"}),
+        (lambda: AsyncReadWriteLock(PATH), {"token": "`async with lock.writing() as lease:`"}),
+        (lambda: Lock(PATH).try_acquire(), {"acquire": "of the lock", "attempt": "of the lock"}),
         (Cancel, {"set": "call cancel()", "is_set": "read cancelled"}),
         (lambda: Lock(PATH).try_acquire(), {"locked": "read held", "extend": "see ttl="}),
     ],
@@ -504,5 +511,7 @@ def test_a_class_of_a_users_has_such_a_member_when_it_says_so():
 
     assert not Mine(PATH).is_locked()
     assert {"timeout", "is_locked"} <= {*dir(Mine(PATH))}
+    assert {"check", "held", "token", "locked"} - {*dir(Lock)} == {"check", "held", "token"}
+    assert {"check", "held", "token"} <= {*dir(Lease)}
     assert "locked" in dir(Lock)
     assert "is_locked" not in dir(Lock)

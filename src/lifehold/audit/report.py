@@ -96,7 +96,8 @@ def summary(report: AuditReport) -> str:
     """How much was found, in how much."""
     count = len(report.findings)
     said = f"{count} finding{'' if count == 1 else 's'}" if count else "nothing found"
-    said += f" in {report.files} file{'' if report.files == 1 else 's'} "
+    read = f"{report.files - report.missed} of " if report.missed else ""
+    said += f" in {read}{report.files} file{'' if report.files == 1 else 's'} "
     said += f"({report.lines} line{'' if report.lines == 1 else 's'})"
     if report.suppressed:
         said += f", {report.suppressed} suppressed"

@@ -49,13 +49,15 @@ Result = dict[str, Any]
 class AuditReport:
     """What an audit found. `known` counts what the baseline held, `unchanged` what git knew.
 
-    `unread`: a file was not read, or not to its end. `narrowed`: findings were taken out by a
-    baseline or by git. `fixes`: the safe cures of findings, by their fingerprints, where asked for.
+    `unread`: a file was not read, or not to its end. `missed`: so many of `files`. `narrowed`:
+    findings were taken out by a baseline or by git. `fixes`: the safe cures of findings, by their
+    fingerprints, where asked for.
     """
 
     findings: list[Finding] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
     files: int = 0
+    missed: int = 0
     looked_at: int = 0
     lines: int = 0
     from_cache: int = 0
@@ -446,8 +448,11 @@ def audit(
 
 
 def _take(report: AuditReport, result: Result, settings: Settings) -> None:
+    told = (Notice("", text).means_unread for text, _line in result["notices"])
+    missed = bool(result.get("unable")) or any(told)
     report.files += 1
-    report.lines += result["lines"]
+    report.missed += missed
+    report.lines += 0 if missed else result["lines"]
     report.looked_at += bool(result.get("looked_at"))
     report.from_cache += bool(result.get("cached"))
     if not (result["notices"] or result.get("findings") or result.get("suppressions")):

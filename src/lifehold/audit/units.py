@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 WHEN = r"(?:[\d*][\d*,/\-]*|[A-Za-z]{3}(?:-[A-Za-z]{3})?)(?:\s+[\w*][\w*,/\-]*){4}"
 CRON = re.compile(rf"^\s*(@\w+|{WHEN})\s+(\S.*)$")
+WORD = re.compile(r"^\S+\s+")
+# A row that says who runs it, in a file whose name does not say whether rows do.
+ITS_USER = re.compile(
+    r"^(root|www-data|nobody)\s+(?=[\w./\[(])|^[a-z_][\w-]*\s+(?=(flock|lockf|lockfile|lifehold)\s)"
+)
 EXEC = re.compile(r"^\s*(Exec\w+)\s*=\s*[-@:+!]*(.*)$")
 SHELL_C = re.compile(r"(?:^|/)(?:ba|da|k|z)?sh\s+-\w*c\s+(.*)$", re.DOTALL)
 INSTRUCTION = re.compile(r"^\s*(CMD|ENTRYPOINT|HEALTHCHECK)\s+(.*)$", re.IGNORECASE | re.DOTALL)
@@ -77,8 +82,8 @@ def commands(unit: Unit) -> Iterator[tuple[int, str]]:
             found = None if row.lstrip().startswith("#") else CRON.match(row)
             if found:
                 text = found[2]
-                if names_its_user(unit.path):
-                    text = re.sub(r"^\S+\s+", lambda m: " " * len(m[0]), text)
+                user = WORD if names_its_user(unit.path) else ITS_USER
+                text = user.sub(lambda m: " " * len(m[0]), text)
                 yield number, " " * found.start(2) + text.replace("\\%", "%")
     elif unit.kind == "systemd":
         for number, row in logical(unit.rows):
@@ -259,7 +264,7 @@ NAMES = (
     (re.compile(r"^(Docker|Container)file(\..+)?$|\.[Dd]ockerfile$"), "docker"),
     (re.compile(r"^(docker-)?compose[\w.\-]*\.ya?ml$"), "compose"),
     (re.compile(r"\.service$"), "systemd"),
-    (re.compile(r"^crontab(\.\w+)?$|\.(cron|crontab)$"), "cron"),
+    (re.compile(r"^crontab(\.\w+)?$|\.cron$|crontab$"), "cron"),
 )
 SHEBANG = re.compile(rb"#!\s*\S*(?:/|env\s+)(?:ba|da|k|a)?sh\b")
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import os
 
-from ..core.errors import LifeholdError
 from ..core.mask import printable
 from ..local import lock_names
 from ..runtime import fork
@@ -25,6 +24,7 @@ from .row import Option, Usage
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pwd
+    from collections.abc import Hashable
     from typing import Any
 
     from ..core import acquire as waiting
@@ -42,7 +42,6 @@ else:
     waiting = fork.later("lifehold.core.acquire", globals(), "waiting")
     pwd = fork.later("pwd", globals())
 
-ENDS = (".lock", ".lck", ".pid")  # of the names of lock files
 # What every help says of it.
 RULE = """\
 A word with a slash, or a URL, is a PATH: ./orders.lock. Any other is a NAME.
@@ -85,8 +84,8 @@ def lock(word: str) -> str:
         return word
     if is_path(word):
         return path(word)
-    if word.endswith(ENDS):
-        where = _used(word)
+    if word.endswith(lock_names.ENDS):
+        where = lock_names.used(word)
         if not where:
             raise Usage(
                 f"'{printable(word)}' may be a file of this folder or a NAME: write "
@@ -211,15 +210,6 @@ def _has_trace(where: str) -> bool:
     return any(os.path.lexists(where + end) for end in ("", ".token", ".log"))
 
 
-def _used(word: str) -> str:
-    """The lock file of a NAME that has one."""
-    try:
-        where = lock_names.address(word)
-    except LifeholdError:
-        return ""
-    return next((each for each in (where.path, *where.doubles) if os.path.lexists(each)), "")
-
-
 def _is_lock(word: str) -> bool:
     """Whether what lies there looks like a lock: empty, of ours, or of a tool that is known."""
     try:
@@ -261,6 +251,12 @@ class NoticedLock:
     @property
     def _target(self: Any) -> str:
         return self._name  # type: ignore[no-any-return]
+
+    def _by_asker(self: Any, key: Hashable) -> list[str]:
+        """What to do next: commands that run as printed."""
+        mine: list[str] | None = super()._by_asker(key)  # type: ignore[misc]
+        option = self._mechanism.option if ports.is_named(self._mechanism) else ""
+        return mine or explain.remedies(self._name, option)
 
     def _tell_waiting(self: Any, told: Waiting) -> None:
         if self.notices is None:

@@ -45,10 +45,14 @@ from ..runtime import clock, fork, process
 from ..runtime.blocking import BLOCKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
     from types import TracebackType
 
+    from ..core import explain
+
     OpenFile = IO[Any]  # of text or of bytes, as its mode says
+else:
+    explain = fork.later("lifehold.core.explain", globals())
 
 __all__ = [
     "LOCK_EX",
@@ -608,6 +612,9 @@ class _FileLock(LifeholdLock):
 
     __slots__ = ()
     _hand = _FileLease
+
+    def _by_asker(self, key: Hashable) -> list[str]:
+        return super()._by_asker(key) or explain.in_program(self._target, argument="timeout")
 
 
 def _lease(file: OpenFile, flags: LockFlags, wait: float | None) -> Lease:

@@ -59,6 +59,11 @@ def remedies(target: str, option: str | None = "") -> list[str]:
     ]
 
 
+def in_program(target: str, option: str | None = "", argument: str = "wait") -> list[str]:
+    """The same for a program, which is more patient by an argument."""
+    return [f"in Python:  give {argument}=60, in seconds", *remedies(target, option)]
+
+
 def waiting_text(
     name: str, holder: Holder | None, waited: float, now: float, ahead: int | None = None
 ) -> str:

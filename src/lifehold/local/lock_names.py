@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import stat
 
-from ..core.errors import InvalidArgument, SystemRefused
+from ..core.errors import InvalidArgument, LifeholdError, SystemRefused
 from ..core.mask import masked_url, printable
 from ..core.value import value
 from ..runtime import fork
@@ -39,6 +39,7 @@ else:
 
 MACHINE = "/var/lib/lifehold"
 SUFFIX = ".lock"
+ENDS = (".lock", ".lck", ".pid")  # of lock files: a bare word that ends so is hardly a name
 PRIVATE = 0o600  # L7  of root's lock files
 OPEN, CLOSED = 0o755, 0o711  # of MACHINE: as the first version made it, and as it is now
 LONGEST_NAME = 255 - len(SUFFIX)  # bytes; NAME_MAX of every file system that matters
@@ -89,6 +90,15 @@ def address(given: str) -> Address:
         shared, mode = False, PRIVATE if _is_root() else None
     doubles = tuple(file for file in files[1:] if os.path.lexists(file))
     return Address(files[0], shared, doubles, mode)
+
+
+def used(word: str) -> str:
+    """The lock file of a plain name that has one, else ""."""
+    try:
+        where = address(word)
+    except LifeholdError:
+        return ""
+    return next((each for each in (where.path, *where.doubles) if os.path.lexists(each)), "")
 
 
 def mode_of(path: str) -> int | None:

@@ -358,8 +358,23 @@ def name_and_path(given: object) -> tuple[str, str]:
             f"name must be a str or an os.PathLike of str, not {type(given).__name__} "
             f"{given!r}{cure}"
         )
+    if type(given) is str and "/" not in given:  # the command has asked: it hands on a `GivenName`
+        refuse_file(given)
     path = lock_names.address(given).path
     return lock_names.shown(given), path if lock_names.is_store(path) else lock_path(path)
+
+
+def refuse_file(word: str) -> None:
+    """What looks like a file and is no path would be another lock than that of the file.
+
+    As the command has it. A name that is in use is a name. Raises InvalidArgument.
+    """
+    if word.endswith(lock_names.ENDS) and not lock_names.used(word):
+        name = word.rpartition(".")[0] or "job"
+        raise InvalidArgument(
+            f"{word!r} may be a file of this folder or a name: write {f'./{word}'!r} for the file, "
+            f"or {name!r} for a name, whose file lies where the command keeps them"
+        )
 
 
 def refuse_session(kind: object) -> None:

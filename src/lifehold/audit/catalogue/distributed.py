@@ -657,7 +657,8 @@ async def job():
         default=True,
         check=leases.dropped_lease,
         title="the lease that an acquire returned is dropped",
-        why="The lease is the only thing that can be released, asked, and that carries the token.",
+        why="The lease is the only thing that can be released, asked, and that carries the token. A"
+        " block of `attempt()` runs in any case: the lease, or None, says whether it has the lock.",
         timeline="""\
 A  lock.acquire(): the lease is dropped
 A  cannot release; nobody gets in before A ends""",
@@ -676,7 +677,8 @@ def job(work):
     with Lock("report").acquire() as lease:
         work(lease)
 """,
-        fix="`with lock as lease:`, or keep what `acquire()` returns and release it.",
+        fix="`with lock as lease:`, or keep what `acquire()` returns and release it. Of an attempt:"
+        " `with lock.attempt() as lease:`, and `if lease:` inside.",
     ),
     Rule(
         code="LH220",

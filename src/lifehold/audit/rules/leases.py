@@ -695,6 +695,7 @@ def dropped_lease(judge: Judge) -> Iterator[Hit]:
     if "lifehold" not in judge.module.lower:
         return
     for function in judge.functions:
+        yield from blind_attempts(judge, function)
         for event in judge.own(function):
             stmt = event.facts.get("statement")
             called = event.facts.get("called")
@@ -714,6 +715,29 @@ def dropped_lease(judge: Judge) -> Iterator[Hit]:
                     event,
                     "the lease that this returns is dropped: nobody can release it, ask it, or hand"
                     " its token on",
+                )
+
+
+def blind_attempts(judge: Judge, function: Function) -> Iterator[Hit]:
+    """`with lock.attempt():` whose body cannot know whether it holds the lock."""
+    for stmt, _frames in function.walked:
+        if not isinstance(stmt, ast.With | ast.AsyncWith):
+            continue
+        for item in stmt.items:
+            call = item.context_expr
+            if item.optional_vars or not (
+                isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and call.func.attr in ("attempt", "attempt_read", "attempt_write")
+                and made_by(judge, function, call.func) == "lifehold"
+            ):
+                continue
+            if not any(isinstance(n, ast.Attribute) and n.attr == "lease" for n in ast.walk(stmt)):
+                yield Hit(
+                    function,
+                    call,
+                    "this block runs also when the lock is held by another: the lease, or None, is"
+                    " dropped, and nobody asks",
                 )
 
 

@@ -11,6 +11,7 @@ import contextlib
 import socket
 import threading
 import uuid
+from urllib.parse import quote
 
 import pytest
 
@@ -21,7 +22,9 @@ from lifehold.core.deadline import NEVER
 from lifehold.ops import stored
 from lifehold.runtime import clock
 from lifehold.runtime.blocking import finish
+from lifehold.store.redis import groups
 from lifehold.store.redis.groups import Hosts, slot_of
+from lifehold.store.redis.upkeep import examine
 from lifehold.testing.conformance import Subject, cases
 from servers import redis_groups
 from servers.redis import until
@@ -270,6 +273,44 @@ def test_a_lock_of_another_library_is_asked_of_the_node_that_has_its_key(cluster
     assert {each.family for each in found} == {"redis-py"}
     for key, node in zip(keys, nodes, strict=True):
         node.call("DEL", key)
+
+
+def test_nodes_that_do_not_know_their_own_host_names_are_asked_where_they_answer(cluster):
+    """L1  They are named "?", and a URL of that host leads to another server."""
+    for node in cluster.nodes:
+        node.call("CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname")
+    try:
+        store = connect(cluster.url, timeout=12)  # it learns the map now
+        with store.lock("named", ttl=TTL, wait=SOON) as lease:
+            _, source, target = place(cluster, "named")
+            key = "lifehold:{named}:lease"
+            assert source.call("HGET", key, "token") == str(lease.token)
+        link = store._site.backend._link
+        link._moved[slot_of(key)] = target.address  # which refers to "?" and the port of the other
+        with store.lock("named", ttl=TTL, wait=SOON) as later:
+            assert source.call("HGET", key, "token") == str(later.token)
+        found = {each.what: each for each in examine(cluster.url).findings}
+        assert "16384 of 16384" in found["cluster"].why
+        assert "server" not in {each.what for each in found.values() if each.verdict == "bad"}
+    finally:
+        for node in cluster.nodes:
+            node.call("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
+
+
+@pytest.mark.parametrize("host", [None, b"", b"?", "?"])
+def test_a_node_that_is_not_named_is_where_the_answer_came_from(host):
+    assert groups.named(host, "10.0.0.7") == "10.0.0.7"
+    assert groups.named(b"10.0.0.8", "10.0.0.7") == "10.0.0.8"
+
+
+@pytest.mark.parametrize("host", ["a?b", "a#b", "a/b", "me@b"])
+def test_a_host_that_would_lead_a_url_to_another_server_is_refused(host):
+    with pytest.raises(InvalidArgument, match="no host"):
+        Hosts.of("redis+cluster://h").server(host, 6379)
+    with pytest.raises(Unreachable, match="names a node"):
+        groups.named(host, "10.0.0.7")
+    with pytest.raises(InvalidArgument, match="no HOST"):
+        Hosts.of(f"redis+cluster://{quote(host, safe='')}")
 
 
 class Answering:

@@ -22,7 +22,7 @@ from ...runtime import clock
 from ..check_report import BAD, GOOD, NOTE, UNPROVEN, Checked, StoreFinding
 from .backend import LIMIT
 from .connect import redis_library, without_ours
-from .groups import QUORUM, SENTINEL, SLOTS, Hosts, is_group
+from .groups import QUORUM, SENTINEL, SLOTS, Hosts, is_group, named
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -340,9 +340,9 @@ class _Look:
 
     def _cluster(self, hosts: Hosts) -> None:
         ranges, why = None, "no node is a part of a cluster"
-        for host, port in hosts.hosts:
+        for answered, port in hosts.hosts:
             try:
-                ranges = self._ask(self._client(host, port), "CLUSTER", "SLOTS")
+                ranges = self._ask(self._client(answered, port), "CLUSTER", "SLOTS")
             except Unreachable as error:
                 why = str(error)
             if ranges:
@@ -352,7 +352,7 @@ class _Look:
         primaries: dict[tuple[str, int], int] = {}
         copies = 0
         for first, last, (host, port, *_), *replicas in ranges:
-            where = str(host or hosts.hosts[0][0]), int(port)
+            where = named(host, answered), int(port)
             primaries[where] = primaries.get(where, 0) + int(last) - int(first) + 1
             copies += len(replicas)
         served = sum(primaries.values())

@@ -297,6 +297,7 @@ SCRIPTS = ("EVALSHA", "EVAL")
 OF_A_KEY: dict[str, int] = {  # command -> where its key stands
     **dict.fromkeys(SCRIPTS, 3),
     **dict.fromkeys(("TYPE", "PTTL", "GETRANGE", "HLEN", "HRANDFIELD", "HSTRLEN", "HMGET"), 1),
+    **dict.fromkeys(("DEL", "HEXISTS", "HGET", "HDEL"), 1),
 }
 
 

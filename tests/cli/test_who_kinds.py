@@ -364,6 +364,34 @@ def test_what_is_no_process_number_makes_no_pid_file(said, path, content):
     )
 
 
+HAS_A_LEASE = """
+import fcntl, sys
+file = open(sys.argv[1], "w+")
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print("in", flush=True)
+input()
+"""
+
+
+def test_who_has_a_lease_on_a_file_is_told_and_not_killed_by_looking(said, path):
+    """Its file is not opened: the signal that tells it of that ends a process without a handler."""
+    words = [sys.executable, "-c", HAS_A_LEASE, path]
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "in\n"
+        text, found = said(3)
+        assert (found["state"], found["holder"]["pid_here"]) == ("suspect", holder.pid)
+        assert "file lease" in text
+        (listed,) = inventory.of_folder(str(path.parent))
+        assert (listed.state, listed.holder.pid_here) == ("suspect", holder.pid)
+        assert main(["wait", "-w", "0", str(path)]) == 75
+        assert main(["clear", str(path)]) == 1
+        holder.communicate("\n")
+        assert holder.returncode == 0
+    assert said(1)[1]["state"] == "free"
+
+
 @needs("root", "unshare", "flock")
 def test_a_holder_in_a_container_is_named_by_both_its_numbers(said, path, running, eventually):
     running("unshare", "-pf", "--mount-proc", "--kill-child", "flock", path, "sleep", "60")

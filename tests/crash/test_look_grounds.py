@@ -3,9 +3,11 @@ and holders that come and go while we look."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -45,6 +47,86 @@ def test_without_proc_the_lock_itself_tells_that_it_is_held_and_the_record_by_wh
         found = asked("umount -l /proc", path)
     assert (found["state"], found["holder"]["nonce"]) == ("held", lease.nonce)
     assert asked("umount -l /proc", path, status=1)["state"] == "free"
+
+
+UNSEEN = {
+    "another PID namespace": "unshare -pf --mount-proc",
+    "the /proc of another PID namespace": "unshare -pf mount -t proc proc /proc;",
+    "subset=pid": "mount -t proc -o subset=pid proc /proc;",
+    "no /proc": "umount -l /proc;",
+}
+LOCKED = {
+    "fcntl": lambda file: fcntl.lockf(file, fcntl.LOCK_EX),
+    "fcntl-shared": lambda file: fcntl.lockf(file, fcntl.LOCK_SH),
+    "fcntl-bytes": lambda file: fcntl.lockf(file, fcntl.LOCK_EX, 1, 100),
+    "ofd-shared": lambda file: fcntl.fcntl(
+        file, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_RDLCK, 0, 7, 1, 0)
+    ),
+    "flock": lambda file: fcntl.flock(file, fcntl.LOCK_EX),
+    "flock-shared": lambda file: fcntl.flock(file, fcntl.LOCK_SH),
+    "free": lambda file: None,
+}
+
+
+ASKS = """
+import sys
+from lifehold.cli.main import main
+main(["who", "--json", *sys.argv[1:]])
+print(*(main(["wait", "-w", "0", each]) for each in sys.argv[1:]), file=sys.stderr)
+"""
+
+
+@needs("unshare", "root")
+@pytest.mark.parametrize("ground", UNSEEN)
+def test_a_lock_that_the_table_does_not_show_is_held_all_the_same(ground, tmp_path):
+    paths = {name: tmp_path / name for name in LOCKED}
+    asks = tmp_path / "asks.py"
+    asks.write_text(ASKS, encoding="utf-8")
+    named = " ".join(map(str, paths.values()))
+    script = f"{UNSEEN[ground]} {sys.executable} {asks} {named}"
+    with contextlib.ExitStack() as opened:
+        for name, path in paths.items():
+            LOCKED[name](opened.enter_context(path.open("w+", encoding="utf-8")))
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", script],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=os.environ | {"PYTHONPATH": str(SOURCE)},
+            check=False,
+        )
+    found = {Path(each["path"]).name: each for each in json.loads(done.stdout)["locks"]}
+    for name, each in found.items():
+        kind = "flock" if name == "free" else name.partition("-")[0]
+        assert (each["state"], each["kind"]) == ("free" if name == "free" else "held", kind), name
+        if each["holder"]:
+            assert ("shared" in each["holder"]["evidence"]) == ("shared" in name), name
+    assert done.stderr.splitlines()[-1] == "75 75 75 75 75 75 0"
+
+
+@needs("unshare", "root")
+def test_a_lock_shared_unseen_is_not_that_of_who_held_it_alone_before(tmp_path):
+    path = tmp_path / "x.lock"
+    Lock(path, label="long gone").acquire().release()
+    with path.open("r+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        found = asked("unshare -pf --mount-proc WHO", path)
+    assert (found["state"], found["holder"]["owner"]) == ("held", None)
+
+
+@needs("unshare", "root")
+@pytest.mark.parametrize("how", ["fcntl-shared", "flock-shared"])
+def test_who_waits_where_the_holder_is_unseen_is_served_when_it_lets_go(how, tmp_path):
+    path = tmp_path / "x.lock"
+    command = ("unshare", "-pf", "--mount-proc", sys.executable, "-m", "lifehold", "wait", path)
+    with path.open("w+", encoding="utf-8") as file:
+        LOCKED[how](file)
+        environ = os.environ | {"PYTHONPATH": str(SOURCE)}
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ) as waiter:
+            assert "has it" in waiter.stderr.readline() or waiter.stderr.readline()
+            assert waiter.poll() is None
+            file.close()
+            assert waiter.wait(60) == 0
 
 
 @pytest.fixture

@@ -13,8 +13,10 @@ import sys
 import filelock
 import pytest
 
+from ground import needs
 from lifehold.core.grant import Grant
 from lifehold.local.handles import TABLE, Descriptors
+from lifehold.local.record import ROOM
 from lifehold.local.soft import SoftLock
 from lifehold.runtime.blocking import BLOCKING
 
@@ -147,3 +149,38 @@ def test_over_a_record_of_our_own_one_call_lies_open_to_a_peer(tmp_path, gone):
         if took and not theirs:
             exposed.append(seam.name)
     assert exposed == ["rename"]
+
+
+def two_names(path):
+    os.link(path, f"{path}.kept")
+
+
+def of_another(path):
+    os.chown(path, 65534, -1)
+
+
+def longer_than_a_record(path):
+    with open(path, "a") as file:
+        file.write("\n" * ROOM)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [two_names, longer_than_a_record, pytest.param(of_another, marks=needs("root", "linux"))],
+    ids=lambda what: what.__name__,
+)
+def test_only_a_small_file_of_our_own_under_one_name_is_written_into(tmp_path, gone, what):
+    """L3  Anything else is renamed over: whoever has it open, or under another name, keeps it."""
+    path = str(tmp_path / "a.lock")
+    Filelocks(path, gone)
+    what(path)
+    with open(path, "rb") as dead:
+        before = dead.read()
+        lock = SoftLock(path, BLOCKING)
+        grant = lock.attempt()
+        assert isinstance(grant, Grant)
+        assert not os.path.samestat(os.fstat(dead.fileno()), os.stat(path))
+        dead.seek(0)
+        assert dead.read() == before
+    assert os.stat(path).st_uid == os.getuid()
+    assert lock.drop(grant) is None

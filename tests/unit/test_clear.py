@@ -6,7 +6,10 @@ import fcntl
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +17,13 @@ import pytest
 
 import unit_formats as formats
 from ground import needs, require
-from lifehold import LeaseLost, Lock
+from lifehold import LeaseLost, Lock, WouldBlock
 from lifehold.cli import clear as cli
 from lifehold.core.owner import INITIAL_PID_NAMESPACE, Owner
 from lifehold.ops import clear as ops
 from lifehold.ops import clear as removal
 from lifehold.ops import families, foreign_verdict
+from lifehold.ops.answer import SUSPECT
 from lifehold.ops.clear import FREED, KEPT, NOTHING, REMOVED, WOULD, WOULD_FREE, clear, placeholder
 from lifehold.ops.foreign import ForeignFiles
 from lifehold.runtime import process
@@ -182,6 +186,30 @@ def test_a_file_with_a_second_name_is_not_emptied(tmp_path, gone, all_seen):
     assert "another name" in done.why
 
 
+@pytest.mark.parametrize("name", ["state.json", "worker.pid", "job.lock"])
+@pytest.mark.parametrize(
+    "more",
+    [{"done": [1, 2]}, {"node": "other"}, {"created": {"at": 1}}, {"host": ["other"]}],
+    ids=str,
+)
+def test_json_that_says_more_than_a_lock_s_record_is_never_emptied(
+    more, name, tmp_path, gone, all_seen
+):
+    path = formats.file(tmp_path, name, json.dumps({"pid": gone, **more}))
+    done = clear(str(path))
+    assert (done.action, done.answer.state) == (KEPT, SUSPECT)
+    assert "may be somebody's data" in done.why
+    with pytest.raises(WouldBlock):
+        Lock(path, kind="soft", wait=0).acquire()
+    assert json.loads(path.read_text()) == {"pid": gone, **more}
+
+
+@pytest.mark.parametrize("more", [{}, {"created": 1.0}, {"hostname": None}], ids=str)
+def test_json_that_only_names_its_process_is_emptied(more, tmp_path, gone, all_seen):
+    path = formats.file(tmp_path, "worker.pid", json.dumps({"pid": gone, **more}))
+    assert clear(str(path)).action == FREED
+
+
 def test_a_dry_run_removes_and_notes_nothing(tmp_path, gone, all_seen, log):
     path = formats.file(tmp_path, "a.pid", f"{gone}\n")
     assert clear(str(path), dry_run=True).action == WOULD_FREE
@@ -190,6 +218,26 @@ def test_a_dry_run_removes_and_notes_nothing(tmp_path, gone, all_seen, log):
     assert clear(str(other), dry_run=True).action == WOULD
     assert other.exists()
     assert not log.exists()
+
+
+@pytest.mark.parametrize("what", ["another name", "has it open", "not permitted"])
+def test_a_dry_run_tells_what_would_be_kept(what, tmp_path, gone, all_seen, log):
+    path = formats.file(tmp_path, "a.pid", f"{gone}\n")
+    with ExitStack() as left:
+        if what == "another name":
+            os.link(path, tmp_path / "data")
+        elif what == "has it open":
+            left.enter_context(path.open())
+        else:
+            require("root")
+            if subprocess.run(["chattr", "+i", path], check=False, capture_output=True).returncode:
+                pytest.skip("this file system knows no immutable files")
+            left.callback(subprocess.run, ["chattr", "-i", path], check=True)
+        tried, done = clear(str(path), dry_run=True), clear(str(path))
+    assert (tried.action, done.action) == (KEPT, KEPT)
+    assert what in tried.why
+    assert what in done.why
+    assert tried.left
 
 
 @pytest.mark.parametrize("kind", ["soft", "link", "directory", "generation"])
@@ -348,6 +396,8 @@ HERE = process.here()
     [
         (False, "77\n", "{pid}\n"),
         (False, "772 77 x", "772 {pid} x"),
+        (False, "00077 minicom ana\n", "000{pid} minicom ana\n"),
+        (False, "1077 077", "1077 0{pid}"),
         (True, "vm-77-77", "vm-77-{pid}"),
         (True, "ana@web77.77:1790000000", "ana@web77.{pid}:1790000000"),
     ],
@@ -355,6 +405,11 @@ HERE = process.here()
 def test_a_placeholder_names_us_where_the_dead_was_named(link, words, expected):
     told = placeholder(words.encode(), Owner(77), link=link)
     assert told.decode() == expected.format(pid=os.getpid())
+
+
+def test_a_placeholder_of_a_serial_line_s_int_is_one(tmp_path):
+    told = placeholder((77).to_bytes(4, sys.byteorder), Owner(77), link=False)
+    assert told == os.getpid().to_bytes(4, sys.byteorder)
 
 
 def test_a_placeholder_of_filelock_has_our_begin_and_is_alive_by_its_rules(tmp_path):

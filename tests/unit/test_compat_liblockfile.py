@@ -542,3 +542,21 @@ def test_the_set_gid_program_is_run_where_everybody_may_be(tmp_path, monkeypatch
     monkeypatch.setattr(spool, "set_gid_program", lambda programs: (str(program), group))
     assert spool.by_the_program("-l", "ana.lock", refused) == lib.L_SUCCESS
     assert told.read_text() == f"/\n-l -r 0 -q -N {tmp_path}/spool/ana.lock\n"
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda path: lib.lockfile_create(path, "x"), "retrycnt must be an int, not str 'x'"),
+        (lambda path: lib.lockfile_create(path, 0.5), "retrycnt must be an int, not float 0.5"),
+        (lambda path: lib.lockfile_create(path, 0, "x"), "flags must be an int, not str 'x'"),
+        (lambda path: lib.lockfile_check(path, None), "flags must be an int, not NoneType None"),
+        (lambda path: lib.maillock(None), "name must be a str, not NoneType None"),
+        (lambda path: lib.maillock("me", "x"), "retrycnt must be an int, not str 'x'"),
+    ],
+)
+def test_what_is_no_number_or_no_name_is_refused_in_words(lock, call, told):
+    with pytest.raises(TypeError) as caught:
+        call(lock)
+    assert str(caught.value) == told
+    assert not lock.exists()

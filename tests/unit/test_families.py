@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -16,7 +17,7 @@ from ground import needs, require
 from lifehold.local import proc_locks
 from lifehold.ops import families, foreign_verdict
 from lifehold.ops.answer import FREE, HELD, STALE, SUSPECT
-from lifehold.ops.who import who
+from lifehold.ops.who import EMPTY, who
 from lifehold.runtime import process
 
 pytestmark = needs("linux", "proc")
@@ -392,3 +393,64 @@ def test_an_entry_of_another_form_may_be_somebody_who_lives(
     path.write_text(json.dumps(told))
     answer = asked(path)
     assert (answer.family, answer.state) == (tool, SUSPECT), answer.holder
+
+
+def of_a_line(form: str, pid: int) -> bytes:
+    """LCK..ttyS0 as its tools write it."""
+    forms = {
+        "minicom": b"%05d minicom ana\n" % pid,
+        "lines": b"%10d\ncu\nana\n" % pid,
+        "binary": pid.to_bytes(4, sys.byteorder),
+    }
+    return forms[form]
+
+
+@pytest.mark.parametrize("form", ["minicom", "lines", "binary"])
+def test_each_form_of_a_serial_line_s_lock_names_its_process(
+    form, tmp_path, gone, sleeper, all_seen
+):
+    pid = sleeper("minicom")
+    held = asked(formats.file(tmp_path, "LCK..ttyS0", of_a_line(form, pid)))
+    assert (held.state, held.holder.pid_here) == (HELD, pid), held.holder
+    left = asked(formats.file(tmp_path, "LCK..ttyS1", of_a_line(form, gone)))
+    assert (left.state, left.holder.owner.pid) == (STALE, gone), left.holder
+
+
+def test_an_int_whose_bytes_are_digits_is_no_text(tmp_path):
+    pid = int.from_bytes(b"11\0\0", sys.byteorder) if sys.byteorder == "little" else 0x3131
+    path = formats.file(tmp_path, "LCK..ttyS0", pid.to_bytes(4, sys.byteorder))
+    assert asked(path).holder.owner.pid == pid
+
+
+@pytest.mark.parametrize("content", [b"minicom\n", b"\xff" * 4, b"-12\n", b"12 x" * 40, b"0\n"])
+def test_a_serial_line_s_lock_that_nobody_can_read_is_suspect(content, tmp_path):
+    answer = asked(formats.file(tmp_path, "LCK..ttyS0", content))
+    assert (answer.family, answer.state) == ("uucp", SUSPECT)
+    assert "cannot be read" in answer.note
+
+
+@pytest.mark.parametrize("content", ["12 host\n", "pid=12\n", "+12\n", "\ufeff12\n"])
+@pytest.mark.parametrize("name", ["a.pid", ".X7-lock", "a.lock"])
+def test_of_what_is_called_a_lock_and_says_nothing_the_answer_tells_that(content, name, tmp_path):
+    answer = asked(formats.file(tmp_path, name, content))
+    assert (answer.state, answer.note) == (FREE, EMPTY)
+
+
+def test_the_number_of_a_thread_may_be_meant(tmp_path, all_seen):
+    path = formats.file(tmp_path, "LCK..modem", "")
+    ready, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        path.write_text(f"{threading.get_native_id():10d}\n")
+        ready.set()
+        done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    ready.wait()
+    answer = asked(path)
+    done.set()
+    thread.join()
+    assert answer.state == SUSPECT
+    assert f"the number of a thread of process {os.getpid()}:" in answer.holder.evidence
+    assert asked(path).state == STALE

@@ -8,18 +8,20 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from ground import needs
+from ground import needs, reason
 from lifehold import Lock, WouldBlock
 from lifehold.local import kernel_holders, proc_locks
 from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import holder_of
 from lifehold.local.proc_locks import OpenFileScan, key_of
 from lifehold.runtime import process
+from patience import until
 
 pytestmark = needs("linux", "proc")
 
@@ -98,11 +100,95 @@ def test_a_file_passed_on_by_a_living_process_names_who_has_it_now(tmp_path):
         right.close()
 
 
+LEADER_ENDS = """
+import ctypes, sys, threading
+from lifehold import Lock
+lease = Lock(sys.argv[1], label="mine").acquire()
+libc = ctypes.CDLL(None)
+threading.Thread(target=libc.pause).start()
+print(lease.nonce, flush=True)
+libc.pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_keeps_its_record(tmp_path):
+    path = str(tmp_path / "x.lock")
+    words = [sys.executable, "-c", LEADER_ENDS, path]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            nonce = holder.stdout.readline().strip()
+            until(lambda: proc_locks.stat_fields(holder.pid)[:1] == [b"Z"])
+            found = holder_of(HOST, path, False)
+            assert (found.owner.pid, found.owner.label, found.nonce) == (holder.pid, "mine", nonce)
+            os.link(path, f"{path}.too")
+            assert holder_of(HOST, f"{path}.too", False).nonce == nonce
+        finally:
+            holder.kill()
+    assert holder_of(HOST, path, False) is None
+
+
+MAPS = """
+import ctypes, os, sys
+fd, libc = int(sys.argv[1]), ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+assert libc.mmap(None, 4096, 1, 1, fd, 0) not in (None, ctypes.c_void_p(-1).value)
+os.close(fd)
+print("in", flush=True)
+input()
+"""
+
+
+@needs("all processes")
+def test_a_mapping_that_keeps_a_lock_is_named_and_not_who_locked_it(tmp_path):
+    path = str(tmp_path / "x.lock")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.truncate(fd, 4096)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    with subprocess.Popen(
+        [sys.executable, "-c", MAPS, str(fd)],
+        pass_fds=[fd],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdout.readline() == b"in\n"
+        assert holder_of(HOST, path, False).owner.pid == os.getpid()
+        os.close(fd)
+        found = holder_of(HOST, path, False)
+        assert (found.owner.pid, found.pid_here) == (child.pid, child.pid)
+        assert f"process {os.getpid()} locked it and has it open no more" in found.evidence
+        child.communicate(b"\n")
+    assert holder_of(HOST, path, False) is None
+
+
+@needs("all processes")
+def test_a_descriptor_on_its_way_keeps_a_lock_that_nobody_is_called_the_holder_of(tmp_path):
+    path = str(tmp_path / "x.lock")
+    left, right = socket.socketpair()
+    with left, right, open(path, "w", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        socket.send_fds(left, [b"x"], [file.fileno()])
+        file.close()
+        found = holder_of(HOST, path, False)
+    assert (found.owner, found.alive) == (None, "alive")
+    assert f"process {os.getpid()} locked it and has it open no more" in found.evidence
+    assert holder_of(HOST, path, False) is None
+
+
 def test_a_holder_found_through_another_name_of_the_file_is_found(tmp_path):
     path, other = str(tmp_path / "x.lock"), str(tmp_path / "y.lock")
     with orphans(path) as (_, child):
         os.link(path, other)
         assert holder_of(HOST, other, False).owner.pid == child
+
+
+def test_an_heir_is_found_through_another_name_in_shared_memory_too():
+    if not os.access("/dev/shm", os.W_OK):
+        pytest.skip(reason("linux", "no /dev/shm"))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path, other = f"{folder}/x.lock", f"{folder}/y.lock"
+        with orphans(path) as (_, child):
+            os.link(path, other)
+            assert holder_of(HOST, other, False).owner.pid == child
 
 
 def test_what_may_not_be_looked_into_is_counted_and_said(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def ground(seen=SAME, *, one_kernel=True, witness=None, here=HERE, sees_all=True
 
 GONE, THREAD, ZOMBIE = (
     Sighting(False),
-    Sighting(True, is_thread=True),
+    Sighting(True, is_thread=True, thread_of=7),
     Sighting(True, is_zombie=True),
 )
 OLD_KERNEL, OTHER = replace(SAME, pidfd_ino=None), Sighting(True, start_ticks=501)
@@ -118,7 +118,7 @@ TABLE = [
     ),
     ("bare number, gone", BARE, ground(GONE, here=INITIAL), DEAD, "no process 77"),
     ("bare number, zombie", BARE, ground(ZOMBIE, here=INITIAL), DEAD, "no process 77"),
-    ("bare number, thread", BARE, ground(THREAD, here=INITIAL), DEAD, "number of a thread"),
+    ("bare number, thread", BARE, ground(THREAD, here=INITIAL), UNKNOWN, "a thread of process 7:"),
     ("bare number, runs", BARE, ground(here=INITIAL), UNKNOWN, "some process has the number"),
     (
         "bare number on shared ground",

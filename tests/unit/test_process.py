@@ -119,7 +119,8 @@ def test_a_thread_id_names_no_process():
     thread.start()
     ready.wait(60)
     os.kill(ids[0], 0)  # this is why kill(2) proves nothing
-    assert process.look(ids[0]) == Sighting(exists=True, is_thread=True)
+    seen = Sighting(exists=True, is_thread=True, thread_of=os.getpid())
+    assert process.look(ids[0]) == seen
     done.set()
     thread.join()
     assert judge(replace(process.here(), pid=ids[0]), process.ground(True, None)).state == DEAD

@@ -3,13 +3,14 @@
 Promise: woken by the kernel, not by looking again and again; exits 0 only when the lock was free at
 some instant after the question. Rule: stand in the kernel's own queue, by the kind of lock that is
 held, on a descriptor of our own that is closed as soon as the lock has come: shared, or exclusive
-while the holders are shared ones. For these microseconds a try without patience can be turned away,
-and nobody else is disturbed. Nothing is made or written. For a pid file the end of its process is
-waited for; for a lock that is kept in a folder, a change in it.
+where the holders are shared ones or cannot be seen. For these microseconds a try without patience
+can be turned away, and nobody else is disturbed. Nothing is made or written. For a pid file the end
+of its process is waited for; for a lock that is kept in a folder, a change in it.
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import select
@@ -24,11 +25,13 @@ from ..core.mask import printable
 from ..local import kinds, lock_names, soft_readwrite
 from ..local.files import HOST, READ_ONLY, READ_WRITE
 from ..local.ground import is_far
+from ..local.kernel_holders import how_taken
 from ..local.kernel_semaphore import slot_path
-from ..local.proc_locks import FLOCK, key_of, lines_of
+from ..local.proc_locks import FLOCK, OFD, POSIX, key_of, lines_of
 from ..lock import absolute
 from ..ops import databases, held
-from ..ops.who import FREE, HELD, STALE, LockAnswer, numbers_of, permits_of, who
+from ..ops.foreign import bytes_in_the_way, sees_all_locks
+from ..ops.who import FREE, HELD, LEASED, STALE, LockAnswer, numbers_of, permits_of, who
 from ..runtime import clock
 from ..runtime.blocking import BLOCKING, finish
 from ..runtime.flock_wait import FIRST_BYTE
@@ -141,8 +144,8 @@ def until_free(name: str, path: str, until: float) -> LockAnswer:
 
 def stand(answer: LockAnswer, until: float) -> bool:
     """Wait for its holder. True: it was free; False: time to look again."""
-    if answer.kind.startswith(("lease", "session")):
-        # A store tells nobody who does not ask for the lock.
+    if answer.kind.startswith(("lease", "session")) or answer.note == LEASED:
+        # A store tells nobody who does not ask for the lock; a file with a lease is not opened.
         clock.pause(max(0.0, min(until - clock.now(), PAUSE)))
         return False
     if answer.kind == "pidfile":
@@ -162,13 +165,17 @@ def stand(answer: LockAnswer, until: float) -> bool:
             for line in lines_of([key_of(fd)]) or ()
         )
         if answer.kind == "flock":
-            operation = fcntl.LOCK_EX if shared else fcntl.LOCK_SH
-            came = _within(until, lambda: fcntl.flock(fd, operation))
+            alone = shared or not sees_all_locks()
+            came = _within(until, lambda: _stand_for_file(fd, alone))
         else:
             came = _within(until, lambda: _stand_for_bytes(fd))
-        return came and not _others(fd, answer)
+        if came and not _others(fd, answer):
+            return True
     finally:
         os.close(fd)
+    if came:  # where a file may only be read, who shares its bytes cannot be waited for
+        clock.pause(max(0.0, min(until - clock.now(), AGAIN)))
+    return False
 
 
 def _end_of_slots(path: str, permits: int, until: float) -> bool:
@@ -198,6 +205,15 @@ def _opened(path: str) -> int | None:
                     f"'{printable(path)}' cannot be waited for: {error.strerror}", errno=error.errno
                 ) from error
     return None
+
+
+def _stand_for_file(fd: int, alone: bool) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+    except OSError as error:  # of a file server, which wants a descriptor open for writing
+        if not alone or error.errno != errno.EBADF:
+            raise
+        fcntl.flock(fd, fcntl.LOCK_SH)
 
 
 def _stand_for_bytes(fd: int) -> None:
@@ -234,13 +250,23 @@ def _others(fd: int, answer: LockAnswer) -> bool:
             return True
     except OSError:
         return True
-    kinds = (FLOCK,) if answer.kind == "flock" else ("POSIX", "OFDLCK")
     shown = [
         line
         for line in lines_of([key_of(fd)]) or ()
-        if line.kind in kinds and not line.waiting and not line.place
+        if line.kind in (FLOCK, POSIX, OFD) and not line.waiting and not line.place
     ]
-    return len(shown) > 1  # one is ours
+    if len(shown) > 1:  # one is ours
+        return True
+    if sees_all_locks():
+        return False
+    return _are_bytes_locked(fd) or (answer.kind != "flock" and bool(how_taken(HOST, answer.path)))
+
+
+def _are_bytes_locked(fd: int) -> bool:
+    try:
+        return bytes_in_the_way(fd) is not None
+    except OSError:
+        return False
 
 
 def _change(answer: LockAnswer, until: float) -> bool:

@@ -75,6 +75,7 @@ class Sighting:
     start_ticks: int | None = None
     pidfd_ino: int | None = None
     command: str | None = None
+    thread_of: int | None = None  # the process of a thread
 
 
 # ------------------------------------------------------------------------------------------------
@@ -171,12 +172,13 @@ def _judge_bare_number(owner: Owner, ground: ObserverView) -> LifeVerdict:
             UNKNOWN, f"a bare process number {owner.pid}, and not all processes are visible here"
         )
     seen = ground.look(owner.pid)
-    if seen.exists and not (seen.is_zombie or seen.is_thread):
+    if seen.is_thread:  # of a tool that we do not know: to kill(2) this number lives
+        what = f"{owner.pid} is the number of a thread of process {seen.thread_of}: it may be meant"
+        return LifeVerdict(UNKNOWN, what)
+    if seen.exists and not seen.is_zombie:
         return LifeVerdict(UNKNOWN, f"some process has the number {owner.pid}")
     other = ground.elsewhere(owner.pid)  # a container writes its own number into a shared folder
     if other is not None:
         what = f"process {other} is called {owner.pid} in its own PID namespace: it may be meant"
         return LifeVerdict(UNKNOWN, what)
-    if seen.is_thread:
-        return LifeVerdict(DEAD, f"{owner.pid} is the number of a thread, not of a process")
     return LifeVerdict(DEAD, f"no process {owner.pid} any more")

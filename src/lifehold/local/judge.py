@@ -238,7 +238,13 @@ def _by_identity(marker: ParsedRecord, owner: Owner, one_kernel: bool) -> LifeVe
             return LifeVerdict(UNKNOWN, "another boot id, and no witness: its lease decides")
     if marker.state == OLDER and owner.host not in (None, ground.here.host):
         return LifeVerdict(UNKNOWN, f"it names process {owner.pid} of another host, {owner.host}")
-    return judge(owner, ground)
+    verdict = judge(owner, ground)
+    if verdict.state == DEAD and marker.more:
+        return LifeVerdict(UNKNOWN, f"{verdict.evidence}, but {MAY_BE_DATA}")
+    return verdict
+
+
+MAY_BE_DATA = "there is more in it than a lock's record: it may be somebody's data"
 
 
 def no_guard(path: str, place: MountInfo) -> str:

@@ -102,7 +102,7 @@ class Asked:
     def taken(self) -> bool:
         """Whether anybody holds it. Looks at /proc/locks.
 
-        Where that hides other namespaces, tries shared.
+        Where that hides other namespaces, tries for a moment.
         """
         return kernel_holders.is_taken(self.files, self.path)
 

@@ -5,7 +5,7 @@ The record in the file, compared with what the kernel says in /proc/locks and of
 The record alone names the *last* holder of a file that flock(1) may hold now. /proc/locks alone
 names the process that called flock(2), which may be gone while a child that inherited the open file
 holds on, and shows only our own PID namespace. Together they are honest. Takes no lock, so it
-disturbs nobody's try, but where neither can tell: there `is_taken` tries shared.
+disturbs nobody's try, but where neither can tell: there `how_taken` tries the lock for a moment.
 """
 
 from __future__ import annotations
@@ -17,12 +17,22 @@ from ..core.errors import CorruptRecord, pass_up
 from ..core.grant import Holder
 from ..core.owner import ALIVE, DEAD, INITIAL_PID_NAMESPACE, UNKNOWN, Owner, judge
 from ..core.value import replace, value
-from ..runtime import process
+from ..runtime import clock, process
 from ..runtime.process import boot_id, number_here
 from . import proc_locks
-from .files import LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
+from .files import LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN, READ_ONLY, Files
 from .ground import MountInfo, place_of
-from .proc_locks import FLOCK, OFD, KernelLine, Key, OpenFileScan, key_of, lines_of
+from .proc_locks import (
+    FLOCK,
+    OFD,
+    KernelLine,
+    Key,
+    OpenFileScan,
+    key_of,
+    lines_of,
+    mappers,
+    shares_descriptors,
+)
 from .record import SIZE, Record, as_holder, is_newer, parse
 from .refusals import JUST_RELEASED, refused
 
@@ -35,6 +45,7 @@ __all__ = [
     "KernelWaiter",
     "held_by",
     "holder_of",
+    "how_taken",
     "is_taken",
     "look_at",
     "those_in_line",
@@ -112,9 +123,11 @@ def is_recorded(seen: HolderLook, line: KernelLine, holder: Holder) -> bool:
     back, while we looked. Two looks tell the one from the other. Who shares it writes none.
     """
     record, owner = seen.record, holder.owner
+    if owner is None:
+        return False
     if record is None or record.owner is None or not line.exclusive:
         return True
-    return owner is not None and (owner.pid, holder.nonce) == (record.owner.pid, record.nonce)
+    return (owner.pid, holder.nonce) == (record.owner.pid, record.nonce)
 
 
 def look_at(
@@ -188,8 +201,10 @@ def held_by(
     heir = _heir(seen, survey, line, record if named else None, gone)
     if heir is not None:
         return heir
-    if not gone:  # it let go while we looked, or a process that we may not look into has it
-        return _stranger(seen, line)
+    if not gone:
+        return _unopened(seen, line, survey)
+    if not _unseen_words(survey) and (mapped := mappers(seen.key)):
+        return _mapper(seen, mapped[0], f"{WITNESS}; {why}")
     note = f"{WITNESS}; {why}, a process that inherited its open file holds on"
     left = Holder(Owner(pid=line.pid)) if not named or record is None else as_holder(record, "")
     return replace(left, alive=ALIVE, evidence=note + _unseen_words(survey), lock=seen.lock)
@@ -202,6 +217,30 @@ def _stranger(seen: HolderLook, line: KernelLine) -> Holder:
     owner = process.owner_of(line.pid)
     told = Holder(owner, alive=ALIVE, evidence=note, lock=seen.lock)
     return replace(told, pid_here=line.pid, began=process.started_at(line.pid))
+
+
+def _unopened(seen: HolderLook, line: KernelLine, survey: OpenFileScan) -> Holder:
+    """Its setter lives and has it open no more: what keeps it is no descriptor that can be seen.
+
+    Else it let go while we looked, or a process that we may not look into has it.
+    """
+    mapped = mappers(seen.key)
+    if line.pid in mapped or not survey.may_look_into(line.pid) or _unseen_words(survey):
+        return _stranger(seen, line)
+    if not shares_descriptors(line.pid):  # a thread of its own may have it
+        return _stranger(seen, line)
+    note = f"{WITNESS}; process {line.pid} locked it and has it open no more"
+    if not mapped:
+        note += "; a mapping or a descriptor on its way keeps it"
+        return Holder(alive=ALIVE, evidence=note, lock=seen.lock)
+    return _mapper(seen, mapped[0], note)
+
+
+def _mapper(seen: HolderLook, pid: int, note: str) -> Holder:
+    """One that keeps the lock by its memory, as far as can be seen."""
+    owner, began = process.owner_of(pid), process.started_at(pid)
+    told = Holder(owner, alive=ALIVE, evidence=f"{note}, this one has it mapped", lock=seen.lock)
+    return replace(told, pid_here=pid, began=began)
 
 
 def _has(survey: OpenFileScan, pid: int, seen: HolderLook, otherwise: bool) -> bool:
@@ -244,10 +283,12 @@ def _unseen_words(survey: OpenFileScan) -> str:
 
 def _unshown(files: Files, seen: HolderLook, held: bool) -> Holder | None:
     """The kernel's table names nobody: nobody holds it, or another PID namespace, or no table."""
+    how = ""
     if not held and seen.lines is None:  # no /proc/locks, as on macOS: flock itself has to tell
-        held = is_taken(files, seen.path)
-        if not held:
+        how = how_taken(files, seen.path)
+        if not how:
             return None
+        held = True
     if not held and process.namespace("pid") == INITIAL_PID_NAMESPACE:
         return None  # nothing is hidden from us: it is free
     if not held:
@@ -255,14 +296,20 @@ def _unshown(files: Files, seen: HolderLook, held: bool) -> Holder | None:
         if unseen is None or unseen.alive != DEAD:
             return unseen
         # The proof is another boot id, and a container may be given one: flock itself has to tell.
-        if not is_taken(files, seen.path):
+        how = how_taken(files, seen.path)
+        if not how:
             return None
     elif seen.newer and not is_taken(files, seen.path):  # L12  the record alone refused us
         return Holder(alive=UNKNOWN, evidence=OF_NEWER, lock=seen.lock)
-    return _refused(seen)
+    return sharer(seen) if how == SHARED else _refused(seen)
 
 
-def _refused(seen: HolderLook) -> Holder:
+def sharer(seen: HolderLook) -> Holder:
+    """Who shares it, as far as can be seen: the record is that of the last who held it alone."""
+    return _refused(replace(seen, record=None), f"{WITNESS}, shared")
+
+
+def _refused(seen: HolderLook, why: str = WITNESS) -> Holder:
     """flock(2) said "held", and /proc/locks does not show by whom.
 
     Another PID namespace, a setter that is dead as seen from ours, or no /proc/locks.
@@ -273,8 +320,7 @@ def _refused(seen: HolderLook) -> Holder:
     found = OpenFileScan([_name(seen)]).holding(seen.key, FLOCK)
     pids = list(dict.fromkeys(file.pid for file in found))
     if found and not (owner and owner.pid_ns == space and owner.pid in pids):
-        return _holding_here(seen, pids)
-    why = WITNESS
+        return _holding_here(seen, pids, why)
     if not found and seen.lines is not None:
         why += "; its process is not visible from here"
     if record is None or owner is None:
@@ -283,10 +329,10 @@ def _refused(seen: HolderLook) -> Holder:
     return replace(as_holder(record, seen.lock), alive=ALIVE, evidence=why, pid_here=here)
 
 
-def _holding_here(seen: HolderLook, pids: list[int]) -> Holder:
+def _holding_here(seen: HolderLook, pids: list[int], why: str) -> Holder:
     """A process of our own namespace has the locked file open; who locked it is not shown."""
     record, owner = seen.record, process.owner_of(pids[0])
-    note = f"{WITNESS}; this process has the locked file open"
+    note = f"{why}; this process has the locked file open"
     left = Holder()
     if record is not None and record.owner is not None and record.owner.pid_ns == owner.pid_ns:
         # Its record, when the dead owner's children have the file.
@@ -316,31 +362,58 @@ def _unseen(seen: HolderLook) -> Holder | None:
     return replace(left, alive=verdict.state, evidence=verdict.evidence, pid_here=here)
 
 
-def is_taken(files: Files, path: str) -> bool:
-    """Whether anybody holds flock(2) on the file.
+EXCLUSIVE, SHARED = "exclusive", "shared"
+PROBES = 3  # of a lock that another may be trying at this moment, as we do
+PAUSE = 0.0005  # seconds between them
 
-    /proc/locks hides what other PID namespaces hold. Inside one we must try: shared, for some
-    microseconds, in which only another's exclusive try without patience can be turned away.
+
+def is_taken(files: Files, path: str) -> bool:
+    """Whether anybody holds flock(2) on the file, shared or not."""
+    return bool(how_taken(files, path))
+
+
+def how_taken(files: Files, path: str) -> str:
+    """EXCLUSIVE or SHARED, as flock(2) is held on the file; "" when nobody holds it.
+
+    /proc/locks hides what other PID namespaces hold. Inside one we must try: for some microseconds,
+    and only when it is free, in which another's try without patience can be turned away. Shared
+    holders turn away an exclusive try alone.
     """
     try:
         fd = files.open(path, READ_ONLY)
     except FileNotFoundError:
-        return False
+        return ""
     except OSError as error:
         raise refused(path, error) from error
     try:
         lines = lines_of([key_of(fd)])
-        if any(line.kind == FLOCK and not line.waiting for line in lines or []):
-            return True
+        shown = [line for line in lines or () if line.kind == FLOCK and not line.waiting]
+        if shown:
+            return EXCLUSIVE if any(line.exclusive for line in shown) else SHARED
         if lines is not None and process.namespace("pid") == INITIAL_PID_NAMESPACE:
-            return False
-        files.flock(fd, LOCK_SH | LOCK_NB)
-        files.flock(fd, LOCK_UN)  # L9  not by close alone: a child that is forked now has a copy
-    except BlockingIOError:
-        return True
+            return ""
+        for left in reversed(range(PROBES)):
+            if _is_granted(files, fd, LOCK_EX):
+                return ""
+            if left:
+                clock.pause(PAUSE)
+        return SHARED if _is_granted(files, fd, LOCK_SH) else EXCLUSIVE
     finally:
         files.close(fd)
-    return False
+
+
+def _is_granted(files: Files, fd: int, how: int) -> bool:
+    """Whether flock(2) is granted now; it is let go of at once."""
+    try:
+        files.flock(fd, how | LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:  # a file server that wants a descriptor open for writing
+        if how == LOCK_EX and error.errno == errno.EBADF:
+            return _is_granted(files, fd, LOCK_SH)
+        raise
+    files.flock(fd, LOCK_UN)  # L9  not by close alone: a child that is forked now has a copy
+    return True
 
 
 # ------------------------------------------------------------------------------------------------

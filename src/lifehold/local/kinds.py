@@ -1,7 +1,7 @@
 """Every kind of lock on files, one row each: all that is known of a kind outside of its own file.
 
-That holds for a record that is a file, or an entry in a folder as `folder`, `generation` and
-`directory` have it. Another shape is also told to `local/identify.py`.
+That holds for a record that is a file, or an entry in a folder under such a name as `folder`,
+`generation` or `directory` gives it. Another shape, or name, is also told to `local/identify.py`.
 
 `registry` makes locks by it, `local/identify.py` and `ops/who.py` tell by it what a record is,
 `ops/clear.py` what stays behind, `ops/doctor.py` where the kind is safe, `cli/completion.py` what

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 TABLE = "/proc/locks"
-FLOCK, POSIX, OFD = "FLOCK", "POSIX", "OFDLCK"
+FLOCK, POSIX, OFD, LEASE = "FLOCK", "POSIX", "OFDLCK", "LEASE"
 PAGE = 4096  # what the kernel gives at one read(2), under its own lock
 AGREE = 5  # how often a longer table is read until two readings say the same
 
@@ -37,8 +37,8 @@ class Key:
 class KernelLine:
     """One line of the table.
 
-    `kind`: FLOCK, POSIX or OFDLCK; `pid` as seen from here, -1 for OFD locks, 0 when not visible;
-    `start`, `end`: the first byte and the last, "EOF" for all that follow.
+    `kind`: FLOCK, POSIX, OFDLCK or LEASE; `pid` as seen from here, -1 for OFD locks, 0 when not
+    visible; `start`, `end`: the first byte and the last, "EOF" for all that follow.
     """
 
     kind: str
@@ -54,6 +54,11 @@ class KernelLine:
         """The place in the line of fair askers that this is; 0 for a lock (runtime/turnstile)."""
         return int(self.start) if self.kind == OFD and int(self.start) >= FIRST_BYTE else 0
 
+    @property
+    def ends_by_open(self) -> bool:
+        """Whether it is a lease that any open(2) breaks, by a signal that may kill its holder."""
+        return self.kind == LEASE and self.exclusive and not self.waiting
+
 
 def parse(text: str) -> KernelLine | None:
     """A line of the table, or of the `lock:` lines of fdinfo; None for what is no file lock."""
@@ -66,7 +71,7 @@ def parse(text: str) -> KernelLine | None:
         major, minor, inode = where.split(":")
         key = Key(f"{int(major, 16)}:{int(minor, 16)}", int(inode))
         return KernelLine(kind, mode == "WRITE", pid, waiting, key, fields[6], fields[7])
-    except (ValueError, IndexError):  # a lease, or a lock that lost its file
+    except (ValueError, IndexError):  # a lock that lost its file
         return None
 
 
@@ -180,6 +185,7 @@ def key_of(fd: int) -> Key:
 PATIENCE = 1.0  # seconds that one look through all processes may take, unless told otherwise
 GONE = " (deleted)"  # what the kernel adds to the link of a file that was unlinked
 NO_LOCK_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:", "/dmabuf:", "/SYSV")
+SHARED_MEMORY = "/dev/shm/"  # noqa: S108  the folder of /dev where files are
 KERNEL_THREAD = 0x00200000  # PF_KTHREAD of include/linux/sched.h
 
 
@@ -196,6 +202,9 @@ class OpenFile:
     @property
     def removed(self) -> bool:
         return self.link.endswith(GONE)
+
+
+_Entry = tuple[int, str, str, str]  # a process, where /proc tells of it, the descriptor, its link
 
 
 class OpenFileScan:
@@ -215,11 +224,11 @@ class OpenFileScan:
         patience: float | None = None,
     ) -> None:
         self._names = frozenset(names) | frozenset(name + GONE for name in names)
-        self._near: list[tuple[int, str, str]] = []
-        self._far: list[tuple[int, str, str]] = []
+        self._near: list[_Entry] = []
+        self._far: list[_Entry] = []
         self._patience = PATIENCE if patience is None else patience
         until = clock.now() + self._patience
-        self._gone: dict[str, list[tuple[int, str, str]]] | None = None
+        self._gone: dict[str, list[_Entry]] | None = None
         self._denied: list[int] = []
         self._locked: dict[Key, list[OpenFile]] | None = None
         self.cut = False
@@ -232,9 +241,11 @@ class OpenFileScan:
             self._list(pid)
 
     def _list(self, pid: int) -> None:
-        folder = f"/proc/{pid}/fd/"
+        root = f"/proc/{pid}"
         try:
-            numbers = os.listdir(folder)
+            numbers = os.listdir(f"{root}/fd/")
+            if not numbers and (root := living_thread(pid)):
+                numbers = os.listdir(f"{root}/fd/")
         except PermissionError:
             self._denied.append(pid)
             return
@@ -245,15 +256,15 @@ class OpenFileScan:
             return
         for number in numbers:
             try:
-                link = os.readlink(folder + number)
+                link = os.readlink(f"{root}/fd/{number}")
             except OSError as error:
                 pass_up(error)
                 continue
             if link[:1] == "/":
                 if link.rpartition("/")[2] in self._names:
-                    self._near.append((pid, number, link))
-                elif not link.startswith(NO_LOCK_FILES):
-                    self._far.append((pid, number, link))
+                    self._near.append((pid, root, number, link))
+                elif link.startswith(SHARED_MEMORY) or not link.startswith(NO_LOCK_FILES):
+                    self._far.append((pid, root, number, link))
 
     @property
     def hidden(self) -> int:
@@ -310,8 +321,8 @@ class OpenFileScan:
         if self._gone is None:
             self._gone = {}
             for entry in self._near:
-                if entry[2].endswith(GONE):
-                    self._gone.setdefault(entry[2], []).append(entry)
+                if entry[-1].endswith(GONE):
+                    self._gone.setdefault(entry[-1], []).append(entry)
         return [_read_info(*entry) for entry in self._gone.get(path + GONE, ())]
 
 
@@ -324,11 +335,61 @@ def processes() -> list[int]:
         return []
 
 
-def _read_info(pid: int, number: str, link: str) -> OpenFile:
+def mappers(key: Key) -> list[int]:
+    """Who has the file in its memory, by the age of its process, as far as that can be seen.
+
+    A mapping keeps an open file, and so a flock(2), after its last descriptor was closed.
+    """
+    found, mark = [], f" {key.inode} "
+    for pid in processes():
+        try:
+            root = living_thread(pid) or f"/proc/{pid}"
+            with open(f"{root}/maps", encoding="utf-8", errors="replace") as file:
+                devices = {line.split(None, 4)[3] for line in file if mark in line}
+        except OSError as error:
+            pass_up(error)
+            continue
+        if any(_decimal(each) == key.device for each in devices):
+            found.append(pid)
+    return sorted(found, key=_started)
+
+
+def _decimal(device: str) -> str:
+    """A device "08:01" of hexadecimal numbers as a Key has it."""
+    return ":".join(str(int(part, 16)) for part in device.split(":"))
+
+
+def living_thread(pid: int) -> str:
+    """Where /proc tells of a process whose first thread has ended before others; else "".
+
+    Of the first thread it shows neither open files nor memory then.
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError as error:
+        pass_up(error)
+        return ""
+    if len(threads) < 2 or stat_fields(pid)[:1] != [b"Z"]:
+        return ""
+    return next((f"/proc/{pid}/task/{each}" for each in threads if each != str(pid)), "")
+
+
+def shares_descriptors(pid: int) -> bool:
+    """Whether the threads of a process are seen to have one table of open files, as nearly all."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+        tables = {frozenset(os.listdir(f"/proc/{pid}/task/{each}/fd")) for each in threads}
+    except OSError as error:
+        pass_up(error)
+        return False
+    return len(tables - {frozenset()}) < 2  # a thread that has ended shows none
+
+
+def _read_info(pid: int, root: str, number: str, link: str) -> OpenFile:
     """What the kernel tells of one open file; nothing but its link when it is closed by now."""
     inode, locks = None, []
     try:
-        with open(f"/proc/{pid}/fdinfo/{number}", encoding="utf-8", errors="replace") as file:
+        with open(f"{root}/fdinfo/{number}", encoding="utf-8", errors="replace") as file:
             for line in file:
                 if line.startswith("lock:") and (lock := parse(line.partition(":")[2])) is not None:
                     locks.append(lock)

@@ -297,7 +297,7 @@ class ParsedRecord:
     system that its writer saw; `witness`: whether its writer keeps flock(2) on it while it lives;
     `stage`: HELD, RELEASED, VOID, a number that was never held, or WAITING, in line for it;
     `after`: the nonce of the record it came after; `token`: also what can be saved of a damaged
-    one.
+    one; `more`: it says more than another tool's record does, and may be somebody's data.
     """
 
     state: str
@@ -312,6 +312,7 @@ class ParsedRecord:
     witness: bool = False
     stage: str = HELD
     after: str = ""
+    more: bool = False
 
     @property
     def one_kernel(self) -> bool:
@@ -393,6 +394,7 @@ def _older(content: bytes) -> ParsedRecord:
 
 
 def _older_json(content: bytes, text: str) -> ParsedRecord:
+    """L2  Data may name a process too: only OF_OLDER are the members of a lock's record."""
     try:
         found = loads(text)
         pid, created = found.get("pid"), found.get("created")
@@ -403,7 +405,17 @@ def _older_json(content: bytes, text: str) -> ParsedRecord:
         return ParsedRecord(UNREADABLE, content)
     since = float(created) if type(created) in (int, float) and 0 < created < 1e11 else None
     owner = Owner(pid, host=host if type(host) is str else None)
-    return ParsedRecord(OLDER, content, "json", owner, since)
+    more = any(not isinstance(found[key], OF_OLDER.get(key, ())) for key in found)
+    return ParsedRecord(OLDER, content, "json", owner, since, more=more)
+
+
+NAME = (str, type(None))
+OF_OLDER: dict[str, tuple[type, ...]] = {
+    "pid": (int,),
+    "created": (int, float, *NAME),
+    "host": NAME,
+    "hostname": NAME,
+}
 
 
 def temporary(path: str, nonce: str) -> str:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
 
 from .. import registry
 from ..core import events, explain
@@ -105,7 +106,7 @@ def clear(
     if record.is_unpublished(os.path.basename(path)):
         why = f"left by a process that was killed before it had the lock: {why}"
     if dry_run:
-        return ClearOutcome(path, WOULD_FREE if case.stays else WOULD, why, answer)
+        return _tried(path, answer, why, case)
     return _removed(path, answer, why, forced and answer.state != STALE, case)
 
 
@@ -217,6 +218,24 @@ def _unproven(path: str, answer: LockAnswer, word: str, force: str) -> ClearOutc
     return ClearOutcome(path, KEPT, why, answer, word)
 
 
+def _tried(path: str, answer: LockAnswer, why: str, case: ClearCase) -> ClearOutcome:
+    """What would become of it, as far as that can be told without a change."""
+    try:
+        if case.emptied:
+            rights.act(case.actor, lambda: could_empty(path, case.found))
+    except (ChangedMeanwhile, OSError) as error:
+        return ClearOutcome(path, KEPT, f"it would stay: {_in_words(error, case)}", answer)
+    return ClearOutcome(path, WOULD_FREE if case.stays else WOULD, why, answer)
+
+
+def _in_words(error: Exception, case: ClearCase) -> str:
+    text = error.text if isinstance(error, LifeholdError) else str(error)
+    if isinstance(error, OSError) and error.strerror and not isinstance(error, LifeholdError):
+        text = f"the system refused: {error.strerror}"
+        text += f" (tried with the rights of {case.actor.name})" if case.actor else ""
+    return text
+
+
 def _removed(
     path: str, answer: LockAnswer, why: str, forced: bool, case: ClearCase
 ) -> ClearOutcome:
@@ -242,10 +261,7 @@ def _removed(
         else:
             rights.act(case.actor, lambda: remove_judged(path, case.found, words, owner))
     except (ChangedMeanwhile, LifeholdError, OSError) as error:
-        text = error.text if isinstance(error, LifeholdError) else str(error)
-        if isinstance(error, OSError) and error.strerror and not isinstance(error, LifeholdError):
-            text = f"the system refused: {error.strerror}"
-            text += f" (tried with the rights of {case.actor.name})" if case.actor else ""
+        text = _in_words(error, case)
         _note(path, answer, text, history.KEPT)
         return ClearOutcome(path, KEPT, f"not removed: {text.partition(chr(10))[0]}", answer)
     events.tell(events.Cleared(path, answer.holder, why))
@@ -479,11 +495,7 @@ def empty(
         step("anchored")
         fd = os.open(name, READ_WRITE, dir_fd=at)
         try:
-            here = os.fstat(fd)
-            if not _is(here, found) or not stat.S_ISREG(here.st_mode):
-                raise ChangedMeanwhile("it was replaced by another")
-            if here.st_nlink != 1:
-                raise ChangedMeanwhile("it has another name, which may be somebody's data")
+            _refuse_another(fd, found)
             _lock(fd, needed=True)
             _refuse_open(fd)  # from here on, who opens it waits for us
             if _read(fd) != words:
@@ -495,6 +507,29 @@ def empty(
             os.close(fd)
     finally:
         os.close(at)
+
+
+def could_empty(path: str, found: os.stat_result) -> None:
+    """Raises what `empty` would, as far as that can be told without its locks or a change."""
+    at, name = _anchored(path)
+    try:
+        fd = os.open(name, READ_WRITE, dir_fd=at)
+        try:
+            _refuse_another(fd, found)
+            _refuse_open(fd)
+        finally:
+            os.close(fd)
+    finally:
+        os.close(at)
+
+
+def _refuse_another(fd: int, found: os.stat_result) -> None:
+    """What is not the file that was found, or not that alone. Raises ChangedMeanwhile."""
+    here = os.fstat(fd)
+    if not _is(here, found) or not stat.S_ISREG(here.st_mode):
+        raise ChangedMeanwhile("it was replaced by another")
+    if here.st_nlink != 1:
+        raise ChangedMeanwhile("it has another name, which may be somebody's data")
 
 
 def _anchored(path: str) -> tuple[int, str]:
@@ -683,6 +718,8 @@ def placeholder(words: bytes, dead: Owner | None, *, link: bool) -> bytes:
     if dead is None:
         return words or b"%d\n" % os.getpid()
     us = process.here()
+    if words == dead.pid.to_bytes(4, sys.byteorder):  # of a serial line
+        return us.pid.to_bytes(4, sys.byteorder)
     told = _replaced(words, str(dead.pid), str(us.pid), last=link)
     if (theirs := _begin(dead)) and (ours := _begin(us)):
         told = told.replace(theirs, ours, 1)
@@ -695,7 +732,7 @@ def _replaced(words: bytes, old: str, new: str, *, last: bool) -> bytes:
     """A number that stands by itself; in a link it comes behind the name of the host."""
     at, found = -1, -1
     while (at := words.find(old.encode(), at + 1)) >= 0:
-        around = words[max(0, at - 1) : at] + words[at + len(old) : at + len(old) + 1]
+        around = words[:at].rstrip(b"0")[-1:] + words[at + len(old) : at + len(old) + 1]
         if not any(chr(byte).isdigit() for byte in around):
             found = at
             if not last:

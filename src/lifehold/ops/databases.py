@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import os
 import stat
-import struct
 
 from ..core.grant import Holder
-from ..core.owner import ALIVE, INITIAL_PID_NAMESPACE
+from ..core.owner import ALIVE
 from ..core.value import replace, value
 from ..local.files import HOST
 from ..local.kernel_holders import WITNESS
 from ..local.proc_locks import OFD, POSIX, Key, key_of
 from ..runtime import process
 from .answer import FREE, HELD, LockAnswer
+from .foreign import bytes_in_the_way, sees_all_locks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def answer(name: str, path: str, fd: int, files: ForeignFiles) -> LockAnswer | N
         return None  # flock(2): another tool locks it as any other file
     wal = header[MODES] == WAL
     found = _roles(on_database, on_log if wal else [], wal)
-    if process.namespace("pid") != INITIAL_PID_NAMESPACE and not EXCLUDES & set(found):
+    if not sees_all_locks() and not EXCLUDES & set(found):
         _add_unseen(found, database, wal)
     if not found:
         return None
@@ -205,23 +205,18 @@ def _add_unseen(found: dict[str, list[int]], database: str, wal: bool) -> None:
         found.setdefault(WRITES, []).append(0)
     if _is_locked(database, PENDING, LENGTH, exclusive=False):
         found.setdefault(COMMITS if wal else WRITES, []).append(0)
-    elif not wal and READS not in found and _is_locked(database, SHARED, 1, exclusive=True):
-        found[READS] = [0]
+    elif not (found if wal else READS in found) and _is_locked(database, SHARED, 1, exclusive=True):
+        found[IDLE if wal else READS] = [0]
 
 
 def _is_locked(path: str, start: int, length: int, *, exclusive: bool) -> bool:
     """Whether a lock of these bytes would be refused now. None is taken."""
-    import fcntl
-
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        kind = fcntl.F_WRLCK if exclusive else fcntl.F_RDLCK
-        asked = struct.pack("hhqqi", kind, os.SEEK_SET, start, length, 0)
-        told = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, asked)
-        return bool(struct.unpack("hhqqi", told)[0] != fcntl.F_UNLCK)
+        return bytes_in_the_way(fd, start, length, exclusive=exclusive) is not None
     except OSError:
         return False
     finally:

@@ -8,26 +8,32 @@ while somebody held its lock is found by the link of that open file.
 from __future__ import annotations
 
 import os
+import struct
+import sys
 
 from ..core.errors import CorruptRecord
 from ..core.grant import Holder
-from ..core.owner import ALIVE, INITIAL_PID_NAMESPACE
+from ..core.owner import ALIVE, INITIAL_PID_NAMESPACE, UNKNOWN
 from ..core.value import replace
 from ..local import record
 from ..local.files import HOST, READ_ONLY
 from ..local.kernel_holders import WITNESS, HolderLook, KernelWaiter, queue_in
 from ..local.proc_locks import (
+    GONE,
     OFD,
     POSIX,
+    TABLE,
     KernelLine,
     Key,
     OpenFile,
     OpenFileScan,
     by_file,
+    key_of,
     lines_of,
     whole_table,
 )
 from ..runtime import process
+from ..runtime.flock_wait import FIRST_BYTE, GET, LOCK, PASS, UNLOCK, span
 from .families import ProcessTable
 
 TYPE_CHECKING = False
@@ -53,7 +59,7 @@ class ForeignFiles:
         self._names = {os.path.basename(path.rstrip("/")) for path in paths}
         self._table = table
         self._inodes: frozenset[int] | None = None
-        self._ours: frozenset[int] | None = None
+        self._shut: frozenset[int] | None = None
         self._eyes: ProcessTable | None = None
         self._all: OpenFileScan | None = None
         self._of: dict[int, OpenFileScan] = {}
@@ -72,16 +78,21 @@ class ForeignFiles:
         return self._inodes
 
     @property
-    def ours_by_fcntl(self) -> frozenset[int]:
-        """The files on which this process has an fcntl lock, which to read and close would drop."""
-        if self._ours is None:
+    def not_to_open(self) -> frozenset[int]:
+        """The files that are not to be opened: it would end another's lease, or a lock of our own.
+
+        To read and close a file drops all fcntl locks that this process has on it.
+        """
+        if self._shut is None:
             us = os.getpid()
             table = whole_table() if self._table is None else None
             lines = [each for found in (self._table or {}).values() for each in found]
-            self._ours = frozenset(
-                line.key.inode for line in table or lines if line.kind == POSIX and line.pid == us
+            self._shut = frozenset(
+                line.key.inode
+                for line in table or lines
+                if (line.kind == POSIX and line.pid == us) or line.ends_by_open
             )
-        return self._ours
+        return self._shut
 
     @property
     def any_lock(self) -> bool:
@@ -114,7 +125,8 @@ class ForeignFiles:
 
 
 def sees_all_locks() -> bool:
-    return process.namespace("pid") == INITIAL_PID_NAMESPACE
+    """Whether the kernel's table is there, and hides nobody."""
+    return process.namespace("pid") == INITIAL_PID_NAMESPACE and os.access(TABLE, os.R_OK)
 
 
 ROUNDS = 3  # in which all that changed hands meanwhile is asked for together
@@ -167,6 +179,18 @@ def fcntl_holders(seen: HolderLook, files: ForeignFiles) -> list[tuple[str, Hold
     return [*found.values(), *(_ofd(seen, lines, files) if lines else ())]
 
 
+def lease_holders(seen: HolderLook) -> list[tuple[str, Holder]]:
+    """Who has a lease on the file that any open(2) would end: so nothing in it was read."""
+    found = []
+    for line in filter(lambda each: each.ends_by_open, seen.lines or ()):
+        owner = process.owner_of(line.pid) if line.pid > 0 else None
+        pid = line.pid if owner else None
+        began, lock = process.started_at(pid) if pid else None, _words(seen, "file lease", line)
+        note = "a lease is no lock, and to look for one would end it"
+        found.append(("fcntl", Holder(owner, evidence=note, lock=lock, pid_here=pid, began=began)))
+    return found
+
+
 def _ofd(
     seen: HolderLook, lines: list[KernelLine], files: ForeignFiles
 ) -> list[tuple[str, Holder]]:
@@ -174,7 +198,8 @@ def _ofd(
     lock = _words(seen, "OFD lock", lines[0])
     found = files.survey.holding(seen.key, OFD)
     pids = dict.fromkeys(file.pid for file in found)
-    note = f"{WITNESS}{'' if lines[0].exclusive else ', shared'}; it left no record"
+    how = f"{WITNESS}{'' if lines[0].exclusive else ', shared'}"
+    note = f"{how}; it left no record"
     holders = [
         Holder(
             process.owner_of(pid),
@@ -189,13 +214,70 @@ def _ofd(
     ]
     if not holders:
         unread = files.survey.unread
-        note = f"{WITNESS}; the kernel does not tell whose an OFD lock is"
+        note = f"{how}; the kernel does not tell whose an OFD lock is"
         if unread:
             note += f", and {unread}"
         elif not process.sees_all_processes():
             note += ", and not all processes can be seen from here"
         holders = [Holder(alive=ALIVE, evidence=note, lock=lock)]
     return [("ofd", holder) for holder in holders]
+
+
+def unshown_bytes(seen: HolderLook, fd: int, files: ForeignFiles) -> list[tuple[str, Holder]]:
+    """Who locks bytes of the file unseen, where the kernel's table does not show everybody.
+
+    `fd`: of the file. The kernel tells of one of them, and none is locked by asking.
+    """
+    if sys.platform != "linux":
+        return []
+    try:
+        line = bytes_in_the_way(fd)
+    except OSError as error:
+        note = f"whether others lock bytes of it cannot be told from here: {error.strerror}"
+        return [("fcntl", Holder(alive=UNKNOWN, evidence=note))]
+    if line is None:
+        return []
+    if line.kind == OFD:
+        return _ofd(seen, [line], files)
+    note = f"{WITNESS}{'' if line.exclusive else ', shared'}"
+    pid = line.pid if line.pid > 0 and _is_numbered_as_we_are() else None
+    owner = process.owner_of(pid) if pid else None
+    note += "; it left no record" if owner else "; its process is not visible from here"
+    lock, here = _words(seen, "fcntl lock", line), pid if owner else None
+    began = process.started_at(here) if here else None
+    holder = Holder(owner, alive=ALIVE, evidence=note, lock=lock, pid_here=here, began=began)
+    return [("fcntl", holder)]
+
+
+def _is_numbered_as_we_are() -> bool:
+    """Whether /proc calls processes as system calls do: it is that of our own PID namespace."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def bytes_in_the_way(
+    fd: int, start: int = 0, length: int = FIRST_BYTE, *, exclusive: bool = True
+) -> KernelLine | None:
+    """A lock that would refuse us these bytes now, None for none; none is taken. Raises OSError.
+
+    Of all bytes but the line of fair askers, unless told otherwise. Any descriptor will do that is
+    not of O_PATH, also one that may only be read.
+    """
+    import fcntl
+
+    asked = span(LOCK if exclusive else PASS, start, length)
+    try:
+        told = fcntl.fcntl(fd, GET, asked)
+    except OSError:  # a sandbox without locks of open files
+        told = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
+    kind, _, first, count, pid = struct.unpack("@hhqqi0q", told)
+    if kind == UNLOCK:
+        return None
+    end = str(first + count - 1) if count else "EOF"
+    what = OFD if pid == -1 else POSIX
+    return KernelLine(what, kind == LOCK, pid, False, key_of(fd), str(first), end)
 
 
 def _words(seen: HolderLook, what: str, line: KernelLine) -> str:
@@ -226,9 +308,23 @@ def of_removed(path: str, files: ForeignFiles) -> list[Holder]:
         return []  # nobody holds any lock: no need to look through the processes
     found: dict[int, Holder] = {}
     for file in files.survey.removed(path):
-        if file.locks:
+        if file.locks and _stood_here(file, path):
             found.setdefault(file.pid, _of_file(file, path))
     return list(found.values())
+
+
+def _stood_here(file: OpenFile, path: str) -> bool:
+    """Whether the link of a removed file means our path, and not that of another mount namespace.
+
+    Nor a file that is there, and whose name ends as the kernel marks those that are not.
+    """
+    if not process.shares_path(file.pid, os.path.dirname(path)):
+        return False
+    try:
+        there, opened = os.lstat(path + GONE), os.stat(f"/proc/{file.pid}/fd/{file.fd}")
+    except OSError:
+        return True
+    return not os.path.samestat(there, opened)
 
 
 def _of_file(file: OpenFile, path: str) -> Holder:

@@ -106,7 +106,7 @@ def _unnamed(sight: LockPath, claim: StatedHolder, eyes: ProcessTable) -> LifeVe
         return LifeVerdict(
             DEAD, "its holder keeps it open, and the kernel says that nobody has it open"
         )
-    hidden = eyes.hidden(claim.programs)
+    hidden = eyes.hidden(claim.programs, _folders(claim))
     many = "es" * (hidden != 1)
     unseen = f"; {hidden} process{many} could not be looked into" if hidden else ""
     if not process.sees_all_processes():
@@ -119,7 +119,11 @@ def _unnamed(sight: LockPath, claim: StatedHolder, eyes: ProcessTable) -> LifeVe
 
 
 def _at_work(claim: StatedHolder, eyes: ProcessTable) -> list[int]:
-    return eyes.working_in((claim.works_in, *claim.also_in), claim.programs)
+    return eyes.working_in(_folders(claim), claim.programs)
+
+
+def _folders(claim: StatedHolder) -> tuple[str, ...]:
+    return (claim.works_in, *claim.also_in)
 
 
 def _at_large(claim: StatedHolder, eyes: ProcessTable) -> str:
@@ -203,7 +207,7 @@ def _by_number(
         if claim.works_in and (pids := _at_work(claim, eyes)):
             words = f"process {pid} is gone, and process {pids[0]} still works in {claim.works_in}"
             return LifeVerdict(ALIVE, words), pids[0]
-        if claim.works_in and eyes.hidden(claim.programs):
+        if claim.works_in and eyes.hidden(claim.programs, _folders(claim)):
             return LifeVerdict(
                 UNKNOWN, f"{verdict.evidence}, but its children may not be seen"
             ), None
@@ -491,6 +495,8 @@ def number(text: str | bytes, largest: int = 1 << 22) -> int | None:
 # All processes that can be seen, looked at once: what each has open, where it works, its numbers.
 #
 # Promise: what could not be looked into is counted, and nobody takes silence of those for absence.
+# The links of a process name files of its own mount namespace: of another one they count only
+# where they name the same file here.
 
 
 VARIABLES = frozenset(
@@ -503,7 +509,8 @@ class SeenProcess:
     """One process.
 
     `program`: the name that it runs under; `works_in`: its folder; `links`: of its open files;
-    `numbers`: from here inwards; `hidden`: it may not be looked into; `words`: its command line.
+    `numbers`: from here inwards; `hidden`: it may not be looked into; `words`: its command line;
+    `elsewhere`: its mount namespace is not ours.
     """
 
     pid: int
@@ -513,6 +520,11 @@ class SeenProcess:
     numbers: tuple[int, ...]
     hidden: bool = False
     words: tuple[str, ...] = ()
+    elsewhere: bool = False
+
+    def shares(self, folder: str) -> bool:
+        """Whether the path of a folder means to it what it means to us."""
+        return not self.elsewhere or process.shares_path(self.pid, folder)
 
 
 class ProcessTable:
@@ -529,45 +541,36 @@ class ProcessTable:
             self._seen = [found for pid in processes() if (found := self._look(pid)) is not None]
         return self._seen
 
-    def hidden(self, programs: Iterable[str] = ()) -> int:
-        """How many processes could do it unseen, of these programs, or of all."""
-        wanted = tuple(programs)
+    def hidden(self, programs: Iterable[str] = (), folders: Iterable[str] = ()) -> int:
+        """How many processes could do it unseen, of these programs, or of all.
+
+        `folders`: where they would work; unseen are those too to whom such a path is another one.
+        """
+        wanted, real = tuple(programs), {os.path.realpath(each) for each in folders if each}
         return sum(
-            each.hidden and (not wanted or is_one_of(each.program, wanted)) for each in self.all
+            each.hidden or not all(map(each.shares, real))
+            for each in self.all
+            if not wanted or is_one_of(each.program, wanted)
         )
 
     def _look(self, pid: int) -> SeenProcess | None:
-        folder = f"/proc/{pid}"
         fields = stat_fields(pid)
         if len(fields) < 7 or int(fields[6]) & KERNEL_THREAD:
             return None
         if fields[0] in (b"Z", b"X") and process.look(pid).is_zombie:
             return None
-        links: list[str] = []
-        hidden = False
-        works_in = ""
-        try:
-            numbers = os.listdir(f"{folder}/fd")
-            works_in = os.readlink(f"{folder}/cwd")
-        except PermissionError:
-            hidden, numbers = True, []
-        except OSError:
-            return None  # it has ended
-        for fd in numbers:
-            try:
-                link = os.readlink(f"{folder}/fd/{fd}")
-            except OSError:
-                continue
-            if link[:1] == "/":
-                links.append(link)
+        works_in, links, whole = _looked_into(pid)
+        if not whole and _has_ended(pid):
+            return None
         return SeenProcess(
             pid,
             program_of(pid),
             works_in,
-            tuple(links),
+            links,
             tuple(process.numbers_of(pid)),
-            hidden,
+            not whole,
             tuple(words_of(pid)),
+            process.namespace("mnt", pid) != process.namespace("mnt"),
         )
 
     def having_open(self, path: str) -> list[int]:
@@ -577,8 +580,11 @@ class ProcessTable:
             self._opened = {}
             for each in self.all:
                 for link in dict.fromkeys(each.links):
-                    self._opened.setdefault(link, []).append(each.pid)
-        return [pid for pid in self._opened.get(real, ()) if pid != os.getpid()]
+                    key = os.path.basename(link) if each.elsewhere else link
+                    self._opened.setdefault(key, []).append(each.pid)
+        others = dict.fromkeys(self._opened.get(os.path.basename(path), ()))
+        found = [*self._opened.get(real, ()), *(pid for pid in others if _has_open(pid, path))]
+        return [pid for pid in found if pid != os.getpid()]
 
     def running(self, programs: Iterable[str]) -> list[SeenProcess]:
         """Who runs one of these programs, wherever, but us."""
@@ -592,13 +598,16 @@ class ProcessTable:
 
         By its own folder, an open file, a word of its command or of its environment.
         """
-        real = [path for each in folders if each for path in (each, os.path.realpath(each))]
-        inside = tuple(f"{each.rstrip('/')}/" for each in real)
-        return [
-            each.pid
-            for each in self.running(programs)
-            if any(place in real or place.startswith(inside) for place in _places(each))
-        ]
+        real = {os.path.realpath(each): each for each in folders if each}
+        found = []
+        for seen in self.running(programs):
+            shared = [path for each in real.items() if seen.shares(each[0]) for path in each]
+            inside = tuple(f"{each.rstrip('/')}/" for each in shared)
+            if any(f"{place.rstrip('/')}/".startswith(inside) for place in _places(seen)) or any(
+                _stands_in(seen.pid, folder) for folder in real
+            ):
+                found.append(seen.pid)
+        return found
 
     def called(self, number: int) -> list[int]:
         """Who is called by this number in a PID namespace that is not ours."""
@@ -608,6 +617,63 @@ class ProcessTable:
                 for called in dict.fromkeys(each.numbers[1:]):
                     self._numbered.setdefault(called, []).append(each.pid)
         return self._numbered.get(number, [])
+
+
+def _looked_into(pid: int) -> tuple[str, tuple[str, ...], bool]:
+    """The folder of a process, the links of its open files, and whether all of these were read."""
+    works_in, links, whole = "", [], True
+    try:
+        works_in = os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        whole = False
+    try:
+        numbers = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        numbers, whole = [], False
+    for fd in numbers:
+        try:
+            link = os.readlink(f"/proc/{pid}/fd/{fd}")
+        except OSError as error:
+            whole = whole and isinstance(error, FileNotFoundError)  # closed meanwhile
+            continue
+        if link[:1] == "/":
+            links.append(link)
+    return works_in, tuple(links), whole
+
+
+def _has_ended(pid: int) -> bool:
+    """L2  Only by its entry in /proc: what is not to be read of a process proves no end of it.
+
+    When its first thread has ended and others run on, its folder and files are not to be had
+    (ENOENT). The path of its folder may be too long for a link (ENAMETOOLONG).
+    """
+    seen = process.look(pid)
+    return not seen.exists or seen.is_zombie
+
+
+def _stands_in(pid: int, folder: str) -> bool:
+    """Whether a process has this very folder as its own, whatever it calls it."""
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), os.stat(folder))
+    except OSError:
+        return False
+
+
+def _has_open(pid: int, path: str) -> bool:
+    """Whether a process has the very file at `path` open, whatever it calls it."""
+    name = os.path.basename(path)
+    try:
+        found, numbers = os.lstat(path), os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return False
+    for fd in numbers:
+        at = f"/proc/{pid}/fd/{fd}"
+        try:
+            if os.path.basename(os.readlink(at)) == name and os.path.samestat(os.stat(at), found):
+                return True
+        except OSError:
+            continue
+    return False
 
 
 def _places(seen: SeenProcess) -> list[str]:

@@ -2,7 +2,7 @@
 
 Promise: one look at the kernel's table and one at each file that can be a lock; no file is opened
 that cannot be ours, and a file that vanishes meanwhile is left out. Takes no lock, but for the
-shared try of `who` from inside a PID namespace.
+momentary try of `who` from inside a PID namespace.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _safe(name: str, path: str, files: ForeignFiles, every: bool) -> LockAnswer 
 
 def _of(name: str, path: str, files: ForeignFiles, every: bool) -> LockAnswer | None:
     """The answer for one file; None when it has vanished."""
-    if files.ours_by_fcntl and inode_of(path) in files.ours_by_fcntl:
+    if files.not_to_open and inode_of(path) in files.not_to_open:
         return _worth(_asked(name, path, files), every)
     if (answer := answer_present(name, path) or answer_readers(name, path)) is not None:
         return answer

@@ -1,8 +1,8 @@
 """Who holds a lock file, or who held it last: kernel locks, of lifehold and of any other tool.
 
 Promise: `held` and `free` are said only when the kernel says so; what cannot be seen from here is
-`suspect`, with the reason. Nothing is made, written or locked by asking (but for a shared try of
-some microseconds inside a PID namespace, where /proc/locks does not show the others).
+`suspect`, with the reason. Nothing is made, written or locked by asking (but for a try of some
+microseconds inside a PID namespace, where /proc/locks does not show the others).
 """
 
 from __future__ import annotations
@@ -33,7 +33,15 @@ from ..lock import absolute
 from ..runtime import clock, fork, process
 from . import databases, families
 from .answer import FREE, HELD, STALE, SUSPECT, LockAnswer
-from .foreign import ForeignFiles, fcntl_holders, of_removed, queue, sees_all_locks
+from .foreign import (
+    ForeignFiles,
+    fcntl_holders,
+    lease_holders,
+    of_removed,
+    queue,
+    sees_all_locks,
+    unshown_bytes,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +50,7 @@ if TYPE_CHECKING:
 
     from ..local.files import Files
     from ..local.judge import Judgement
+    from ..local.kernel_holders import HolderLook
     from . import stored
     from .families import Family, ProcessTable, StatedHolder
 
@@ -53,6 +62,8 @@ __all__ = ["FREE", "HELD", "STALE", "SUSPECT", "FolderMissing", "LockAnswer", "w
 READS = 5  # of a record that is being written at this very moment
 PAUSE = 0.002  # seconds between them, and before a second look
 OURS_BY_FCNTL = "this process has an fcntl lock on the file, which to read it would drop"
+LEASED = "a process has a lease on the file, which to open it would end: it was not read"
+SHUT = (OURS_BY_FCNTL, LEASED)
 EMPTY = "no kernel lock; a tool that locks by presence would look the same"
 MOST = 20  # of others who are looked at as to whether they run
 MANY = 100  # holders of one shared lock that are named
@@ -125,7 +136,7 @@ def one_look(name: str, path: str, plain: bool, files: ForeignFiles, removed: bo
         if answer.state == FREE and (told := beside(name, path, files.eyes)) is not None:
             answer = told
         if not answer.family:
-            answer = family_of(path, answer, readable=answer.note != OURS_BY_FCNTL)
+            answer = family_of(path, answer, readable=answer.note not in SHUT)
         return as_it_runs(answer)
     except (LifeholdError, OSError):
         raise
@@ -222,7 +233,8 @@ def _opened(path: str, files: ForeignFiles) -> tuple[int | None, str]:
     """A descriptor, and why it cannot be read from, "" when it can. FileNotFoundError: it went.
 
     Closing any descriptor of a file drops all fcntl locks that this very process has on it, which
-    is what POSIX wants: so a file that we have such a lock on is not opened.
+    is what POSIX wants: so a file that we have such a lock on is not opened. Nor is one that a
+    process has a write lease on: the signal that tells it of an open kills who does not expect it.
     """
     fd = None
     try:
@@ -230,6 +242,8 @@ def _opened(path: str, files: ForeignFiles) -> tuple[int | None, str]:
         lines = files.lines(key_of(fd)) or []
         if any(line.kind == POSIX and line.pid == os.getpid() for line in lines):
             return fd, OURS_BY_FCNTL
+        if any(line.ends_by_open for line in lines):
+            return fd, LEASED
     except (OSError, AttributeError):  # no such thing but on Linux
         pass
     try:
@@ -253,7 +267,7 @@ def _steady(answer: LockAnswer, fd: int, files: ForeignFiles) -> LockAnswer:
         seen = kernel_holders.look_at(
             HOST, answer.path, fd, readable=not answer.note, table=files.lines
         )
-        found = _holders(seen, files, bool(answer.note))
+        found = _holders(seen, files, None if answer.note else fd)
         waiting = queue(seen, files)
         if not found:
             return replace(answer, waiting=waiting)
@@ -282,28 +296,30 @@ def _steady(answer: LockAnswer, fd: int, files: ForeignFiles) -> LockAnswer:
     )
 
 
-def _holders(
-    seen: kernel_holders.HolderLook, files: ForeignFiles, hidden: bool
-) -> list[tuple[str, Holder]]:
-    """Each with its kind: flock(2) first, which our own locks are."""
+def _holders(seen: HolderLook, files: ForeignFiles, fd: int | None) -> list[tuple[str, Holder]]:
+    """Each with its kind: flock(2) first, which our own locks are. `fd`: to ask by, if there is."""
     setters = seen.setters(FLOCK)
     found = [("flock", kernel_holders.held_by(seen, line, files.of)) for line in setters[:MANY]]
-    if not setters and not hidden:
-        holder = _unshown(seen.path)
+    if not setters and fd is not None:
+        holder = _unshown(seen)
         found = [("flock", holder)] if holder is not None else []
-    return found + fcntl_holders(seen, files)
+    of_bytes = fcntl_holders(seen, files)
+    if not of_bytes and fd is not None and not sees_all_locks():
+        of_bytes = unshown_bytes(seen, fd, files)
+    return found + of_bytes + lease_holders(seen)
 
 
-def _unshown(path: str) -> Holder | None:
+def _unshown(seen: HolderLook) -> Holder | None:
     """Where /proc/locks does not show everybody, it is tried whether anybody holds it."""
-    holder = kernel_holders.holder_of(HOST, path, False)
+    holder = kernel_holders.holder_of(HOST, seen.path, False)
     if holder is not None and holder.alive == ALIVE:
         return holder
     if process.namespace("pid") == INITIAL_PID_NAMESPACE:
         return holder
-    return (
-        kernel_holders.holder_of(HOST, path, True) if kernel_holders.is_taken(HOST, path) else None
-    )
+    how = kernel_holders.how_taken(HOST, seen.path)
+    if how == kernel_holders.SHARED:
+        return kernel_holders.sharer(seen)
+    return kernel_holders.holder_of(HOST, seen.path, True) if how else None
 
 
 def _unheld(answer: LockAnswer, fd: int, found: os.stat_result, files: ForeignFiles) -> LockAnswer:
@@ -311,8 +327,9 @@ def _unheld(answer: LockAnswer, fd: int, found: os.stat_result, files: ForeignFi
     last, version = _read(fd)
     if not version:
         known = answer_existence(answer.name, answer.path, files.eyes, found, fd)
-        if known is None and stat.S_ISREG(found.st_mode) and not found.st_size:
-            return replace(answer, note=EMPTY)
+        if known is None and stat.S_ISREG(found.st_mode):
+            as_lock = not found.st_size or families.may_be(os.path.basename(answer.path))
+            return replace(answer, note=EMPTY) if as_lock else answer
         return answer if known is None else replace(known, waiting=answer.waiting)
     if version > record.VERSION:  # L12
         note = (

@@ -93,6 +93,20 @@ def machine_id() -> str | None:
     return _text("/etc/machine-id") or _text("/var/lib/dbus/machine-id")
 
 
+def shares_path(pid: int, path: str) -> bool:
+    """Whether a path, with no link in it, leads that process to what it leads us to.
+
+    In another mount namespace, such as a container's, a path may mean another file.
+    """
+    if namespace("mnt", pid) == namespace("mnt"):
+        return True
+    try:
+        return os.path.samestat(os.stat(f"/proc/{pid}/root{path}"), os.stat(path))
+    except OSError as error:
+        pass_up(error)
+        return False
+
+
 def near_pid(owner: Owner | None, *, one_kernel: bool) -> int | None:
     """Its process number where it is one of our own PID namespace, and so can be followed."""
     if owner is None or owner.pid_ns is None or not one_kernel:
@@ -120,8 +134,8 @@ def look(pid: int, *, mine: bool = False) -> Sighting:
         pass_up(error)
         return _look_hidden(pid)
     status = _status(pid)
-    if status.get("Tgid") not in (None, str(pid)):
-        return Sighting(exists=True, is_thread=True)
+    if (group := status.get("Tgid")) not in (None, str(pid)):
+        return Sighting(exists=True, is_thread=True, thread_of=int(group))
     try:
         alone = len(os.listdir(f"/proc/{pid}/task")) <= 1  # a leader may exit before its threads do
     except OSError as error:

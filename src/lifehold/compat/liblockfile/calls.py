@@ -87,11 +87,12 @@ def lockfile_create(lockfile: Path, retrycnt: int = 5, flags: int = 0) -> Status
     Both are refused (L_ERROR, errno EOPNOTSUPP) on file systems that other machines may use, where
     a process number means nothing. Without them the lock counts for 300 s after its last touch:
     call `lockfile_touch` every minute. Returns L_SUCCESS or another Status; raises nothing but
-    TypeError, for what is no path.
+    TypeError, for what is no path or no whole number.
     From lockfile_create(3). Not promised: exclusion beside an original that sleeps between its look
     and its removal of a stale file.
     """
     path, unfit = _place(lockfile)
+    retrycnt, flags = whole("retrycnt", retrycnt), whole("flags", flags)
     if unfit is not None:
         return unfit
     if flags & ~(L_PID | L_PPID):
@@ -138,6 +139,13 @@ def absolute(path: str) -> str:
         return os.path.join(os.getcwd(), path)
     except FileNotFoundError:  # a folder that was removed under us: let the system say so
         return os.path.join("/proc/self/cwd", path)
+
+
+def whole(name: str, given: int) -> int:
+    """The number that was given for an argument. Raises TypeError."""
+    if not isinstance(given, int):
+        raise TypeError(f"{name} must be an int, not {type(given).__name__} {given!r:.40}")
+    return given
 
 
 def _place(path: Path) -> tuple[str, Status | None]:
@@ -223,6 +231,7 @@ def lockfile_touch(lockfile: Path) -> Status:
 def lockfile_check(lockfile: Path, flags: int = 0) -> Status:
     """0 when a valid lock file is there, else -1. Makes nothing. `flags`: of `lockfile_create`."""
     path, unfit = _place(lockfile)
+    flags = whole("flags", flags)
     if unfit is not None:
         return Status(-1, unfit.why, unfit.errno)
     if (refused := no_processes_there(path, flags)) is not None:

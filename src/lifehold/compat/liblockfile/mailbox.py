@@ -14,7 +14,7 @@ from _thread import _local, allocate_lock
 from _weakref import ref
 
 from ...runtime import fork
-from .calls import lockfile_create, lockfile_remove, lockfile_touch
+from .calls import lockfile_create, lockfile_remove, lockfile_touch, whole
 from .create import RetryTerms
 from .status import L_ERROR, L_MAXTRYS, L_SUCCESS, Status
 
@@ -69,8 +69,11 @@ def maillock(name: str, retrycnt: int = 5) -> Status:
     """Lock the mailbox of a user: $MAIL if it is of that name, else /var/mail/NAME.
 
     0 also when this thread has it already. L_MAXTRYS when another thread or program has it,
-    L_ERROR with EBUSY when this thread has another mailbox.
+    L_ERROR with EBUSY when this thread has another mailbox. Raises TypeError for what is no name.
     """
+    if not isinstance(name, str):
+        raise TypeError(f"name must be a str, not {type(name).__name__} {name!r:.40}")
+    retrycnt = whole("retrycnt", retrycnt)
     path = mail_lock_of(name)
     fork.here()  # L9  before it is asked who has the mailbox
     for held, whose in _turn.held[:1]:

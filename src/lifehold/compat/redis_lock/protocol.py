@@ -172,7 +172,11 @@ end
 if not found then
     local token = 0
     if beside then
-        token = math.max(tonumber(redis.call('get', KEYS[2]) or '0') + 1, us)
+        local last = redis.call('get', KEYS[2]) or '0'  -- L13  no step of ours has written others
+        if not string.match(last, '^%d+$') or #last > 16 or tonumber(last) >= 9007199254740991 then
+            last = '0'
+        end
+        token = math.max(tonumber(last) + 1, us)
     end
     if ARGV[2] == '' then
         redis.call('set', KEYS[1], ARGV[1])
@@ -332,6 +336,7 @@ def deadline(sent_at: float, ttl: float | None) -> float:
     """L8  Counted from the sending, a margin before the key ends."""
     if not ttl:
         return NEVER
+    ttl = float(ttl)  # redis-py takes whatever can be multiplied
     return sent_at + ttl - min(default_margin(ttl), ttl / 4)
 
 
@@ -446,7 +451,7 @@ class LockKey:
 
     async def _undo_again(self, ask: LockRequest) -> None:
         """Until it is done, or the key has ended by itself."""
-        until = clock.now() + (ask.timeout or UNDONE_AFTER)
+        until = clock.now() + float(ask.timeout or UNDONE_AFTER)
         pause = 0.05
         while True:
             try:

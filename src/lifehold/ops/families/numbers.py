@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from ...core import explain
 from ...core.owner import INITIAL_PID_NAMESPACE
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 NOBODY = "it names nobody: its tools take it when nobody has touched it for 5 minutes"
 UNSEEN = "its tools do not keep it open: who holds it cannot be seen"
 BY_AGE = "lifehold dotlockfile -l -r -1 {0} && lifehold dotlockfile -u {0}"
-LONGEST = 64  # bytes of a number with white space
-DATA = "it is a number alone, and its name is not one of a pid file: it may be data"
+LONGEST, BINARY = 64, 4  # bytes of a number with white space, and of an int
+DATA = "all it says is a process number, and its name is not one of a pid file: it may be data"
 # Folders in which a file NAME.lock is a lock, whether NAME stands beside it or not.
 OF_LOCKS = frozenset({"lock", "locks", "run", "mail", "spool"})
 
@@ -93,8 +94,15 @@ def _x_server(sight: LockPath) -> StatedHolder | None:
 
 
 def _uucp(sight: LockPath) -> StatedHolder | None:
-    pid = pid_of(sight) if sight.name.startswith("LCK..") else None
-    return None if pid is None else StatedHolder(pid)
+    """A number as text, and behind it what minicom and others add; or as an int of the machine."""
+    if not sight.name.startswith("LCK..") or not sight.is_file or not sight.found.st_size:
+        return None
+    size, pid = sight.found.st_size, None
+    if size == BINARY and 0 in sight.content:  # as in each number of a process; never in a text
+        pid = number(str(int.from_bytes(sight.content, sys.byteorder)))
+    elif size <= LONGEST:
+        pid = number((sight.text.partition("\n")[0].split() or [""])[0])
+    return StatedHolder(pid, words="" if pid else "what it says cannot be read")
 
 
 def _dotlock(sight: LockPath) -> StatedHolder | None:

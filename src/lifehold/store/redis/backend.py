@@ -30,6 +30,7 @@ from ...core.owner import Owner, owner_of
 from ...core.value import as_dict
 from ...runtime import clock, fork
 from ..rules import FAREST, ONE_OR_MORE, TOKEN, fitting, no_state
+from .connect import NO_ANSWER, ODD
 from .scripts import keys, name_of, pattern
 from .wire import THREAD, RedisRefused
 
@@ -185,18 +186,8 @@ class Redis:
         except BaseException:  # L6  it may come behind its own release
             self._doubt(r.nonce)
             raise
-        if isinstance(answer, bytes):
-            token, slot, since, now, *run_out = answer.split(b" ", 5)
-            over = None
-            if run_out:
-                try:
-                    over = _holder(run_out[0], run_out[1], float(now))
-                except ODD:  # L13  it was no holder of ours; the grant is
-                    pass
         try:
-            if isinstance(answer, bytes):
-                return Given(_token(token), int(slot), float(since), float(now), over)
-            return _refused(answer)
+            return _given(answer) if isinstance(answer, bytes) else _refused(answer)
         except ODD as error:
             raise no_state(r.name, error) from error
 
@@ -234,9 +225,13 @@ class Redis:
                 refusal = self.plan.refused(reply, keys(one.name)[0])
                 assert isinstance(refusal, Unreachable | NoReply)
                 kept.append(refusal)
-            else:
-                now = float(reply[0]) if now is None else now
+                continue
+            try:
+                now = _finite(reply[0]) if now is None else now
                 lasts = reply[1] == 1
+            except ODD:  # L13  which costs this server alone where several are asked
+                kept.append(NoReply(f"{self.plan.place}: {NO_ANSWER}"))
+            else:
                 kept.append((self._unconfirmed(copies) if lasts else None) or lasts)
         return now, tuple(kept)
 
@@ -278,8 +273,12 @@ class Redis:
         (reply,) = await self._link.ask([command], self._until, self._waits)
         if isinstance(reply, RedisRefused):
             raise self.plan.refused(reply, pattern(prefix))
-        found = [name_of(key.decode("utf-8", "replace")) for key in reply[1]]
-        return reply[0].decode(), [name for name in found if name]  # L13  "" is no name of ours
+        try:
+            found = [name_of(key.decode("utf-8", "replace")) for key in reply[1]]
+            following = reply[0].decode()
+        except ODD as error:
+            raise Unreachable(f"{self.plan.place}: {NO_ANSWER}") from error
+        return following, [name for name in found if name]  # L13  "" is no name of ours
 
     async def _states(self, names: Sequence[str], *, among: bool = False) -> list[State]:
         """`among`: many were found, and a key that is not ours costs itself alone (L13)."""
@@ -307,10 +306,9 @@ class Redis:
                 elif reply.code not in FOREIGN and "user_script" not in str(reply):
                     raise why
                 continue
-            if not reply[0]:
-                continue
             try:
-                found.append(_state(name, reply))
+                if reply[0]:
+                    found.append(_state(name, reply))
             except ODD as error:  # no holders of ours
                 damage = no_state(name, error)
                 if not among:
@@ -409,7 +407,6 @@ ODD_DATA = (  # what a script, or HINCRBY in it, cannot do with what it has read
     "would overflow",
 )
 UNREAD = ValueError("a step of the server cannot read it")
-ODD = (ValueError, TypeError, ArithmeticError, LookupError)  # no step has written what was read
 
 
 def _on_odd_data(reply: RedisRefused) -> bool:
@@ -417,10 +414,22 @@ def _on_odd_data(reply: RedisRefused) -> bool:
     return any(each in str(reply) for each in ODD_DATA)
 
 
+def _given(answer: bytes) -> Given:
+    """Token, slot, since, now; and whose lease had run out, where that is told."""
+    token, slot, since, now, *run_out = answer.split(b" ", 5)
+    over = None
+    if run_out:
+        try:
+            over = _holder(run_out[0], run_out[1], _finite(now))
+        except ODD:  # L13  it was no holder of ours; the grant is
+            pass
+    return Given(_token(token), int(slot), _finite(since), _finite(now), over)
+
+
 def _refused(answer: Sequence[Reply]) -> Refused:
     ahead, look_in, capacity, now, *holders = answer
     return Refused(
-        _holders(holders, float(now)),
+        _holders(holders, _finite(now)),
         int(ahead),
         _finite(look_in) if look_in else None,
         int(capacity) if capacity else None,

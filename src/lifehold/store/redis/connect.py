@@ -66,6 +66,9 @@ PASSING = frozenset(
     "LOADING BUSY READONLY MASTERDOWN CLUSTERDOWN NOREPLICAS TRYAGAIN NODEDOWN".split()
 )
 FORBIDDEN = "The user executing the script can't"  # what Redis says where rights end within a step
+# L13  No step has written what was read, or no Redis has answered so.
+ODD = (ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
+NO_ANSWER = "its answer is none that Redis gives"
 NODE_SILENT = "NODESILENT"  # the first word for a node of a cluster that may have done it (L6)
 HINTS = {  # words of redis-py or of the system, where the server said nothing; the first that fits
     "invalid username-password": USER,
@@ -170,7 +173,7 @@ class RedisUrl:
                 raise InvalidArgument(
                     f"{self.url!r}: redis-py knows no such option: {error}"
                 ) from None
-            except (library.RedisError, OSError, ValueError) as error:
+            except (library.RedisError, OSError, RecursionError, *ODD) as error:
                 if self.forget is None or not self.forget(began):
                     raise self.unreached(error) from error
             else:
@@ -304,6 +307,8 @@ def _from_url(library: ModuleType, url: str) -> tuple[Any, dict[str, Any]]:
             raise ValueError("a database is a number")
         if str(given.get("protocol", 2)) not in ("2", "3"):
             raise ValueError("protocol is 2 or 3")
+        if "socket_keepalive_options" in given:
+            raise ValueError("socket_keepalive_options is an object, which a URL cannot give")
     except ValueError as error:
         why = "" if "@" in url else f": {printable(str(error))}"
         shown = printable(masked_url(without_password(url)))

@@ -29,12 +29,12 @@ from ...core.mask import printable
 from ...core.value import value
 from ...runtime import clock, fork
 from ...runtime.blocking import finish
-from .connect import NODE_SILENT, RedisUrl
+from .connect import NO_ANSWER, NODE_SILENT, ODD, RedisUrl
 from .wire import THREAD, NoRedisReply, RedisPool, RedisRefused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from urllib import parse
 
     from .scripts import RedisScript
@@ -279,9 +279,20 @@ class Sentinels:
             line.close()
         if isinstance(flat, RedisRefused):
             raise Unreachable(f"{plan.place}: {flat}")
-        words = [each.decode("utf-8", "replace") for each in flat]
-        facts = dict(zip(words[::2], words[1::2], strict=False))
-        return int(facts["config-epoch"]), (facts["ip"], int(facts["port"]))
+        try:
+            words = [each.decode("utf-8", "replace") for each in flat]
+            facts = dict(zip(words[::2], words[1::2], strict=False))
+            return int(facts["config-epoch"]), primary_in(facts)
+        except ODD as error:
+            raise Unreachable(f"{plan.place}: {NO_ANSWER}") from error
+
+
+def primary_in(facts: Mapping[str, str]) -> Node:
+    """Whom a sentinel names. Raises KeyError, ValueError."""
+    port = int(facts["port"])
+    if not 0 < port < 1 << 16:
+        raise ValueError(f"port {port}")
+    return facts["ip"], port
 
 
 # ------------------------------------------------------------------------------------------------

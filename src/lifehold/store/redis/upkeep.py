@@ -21,8 +21,8 @@ from ...core.value import value
 from ...runtime import clock
 from ..check_report import BAD, GOOD, NOTE, UNPROVEN, Checked, StoreFinding
 from .backend import LIMIT
-from .connect import redis_library, without_ours
-from .groups import CLUSTER, QUORUM, SENTINEL, SLOTS, Hosts, is_group, named
+from .connect import NO_ANSWER, ODD, redis_library, without_ours
+from .groups import CLUSTER, QUORUM, SENTINEL, SLOTS, Hosts, is_group, named, primary_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -101,6 +101,10 @@ def examine(url: str) -> Checked:
     look = _Look(url)
     try:
         return look.all()
+    except InvalidArgument:
+        raise
+    except ODD as error:
+        raise Unreachable(f"{NO_ANSWER}: {_plain(error)}") from error
     finally:
         look.close()
 
@@ -167,6 +171,8 @@ class _Look:
             return None
         except (self.redis.exceptions.RedisError, OSError) as error:
             raise Unreachable(_plain(error)) from error
+        except (RecursionError, *ODD) as error:  # L13  as redis-py reads it
+            raise Unreachable(NO_ANSWER) from error
 
     def _tell(self, node: str, what: str, verdict: str, why: str) -> None:
         self.found.append(_Told(node, StoreFinding(what, verdict, why)))
@@ -174,7 +180,15 @@ class _Look:
     # ---- one server
 
     def _server(self, client: Client, node: str) -> Info:
-        """What INFO said of it."""
+        """What INFO said of it. Raises Unreachable, also for what no Redis says (L13)."""
+        try:
+            return self._judged(client, node)
+        except InvalidArgument:
+            raise
+        except ODD as error:
+            raise Unreachable(f"{NO_ANSWER}: {_plain(error)}") from error
+
+    def _judged(self, client: Client, node: str) -> Info:
         took = min(self._ping(client) for _ in range(PINGS))
         info: Info = self._ask(client, "INFO") or {}
 
@@ -253,6 +267,8 @@ class _Look:
             tell("scripts", BAD, f"scripts cannot be run here: {_plain(error)}")
         except (self.redis.exceptions.RedisError, OSError) as error:
             raise Unreachable(_plain(error)) from error
+        except (RecursionError, *ODD) as error:
+            raise Unreachable(NO_ANSWER) from error
         else:
             tell("scripts", GOOD, "a script was run")
             if lacks is None:
@@ -282,15 +298,17 @@ class _Look:
             client = self._client(host, port, sentinel=True)
             try:
                 facts = _pairs(self._ask(client, "SENTINEL", "MASTER", hosts.service))
+                if not facts:
+                    raise Unreachable(f"it knows no service {hosts.service!r}")
+                decide, more = int(facts.get("quorum", 0)), int(facts.get("num-other-sentinels", 0))
+                where = primary_in(facts)
             except Unreachable as error:
                 down.append(f"{host}:{port}: {error}")
                 continue
-            if not facts:
-                down.append(f"{host}:{port}: it knows no service {hosts.service!r}")
+            except ODD:
+                down.append(f"{host}:{port}: {NO_ANSWER}")
                 continue
-            quorum = int(facts.get("quorum", 0))
-            others = max(others, int(facts.get("num-other-sentinels", 0)))
-            where = facts["ip"], int(facts["port"])
+            quorum, others = decide, max(others, more)
             named[where] = named.get(where, 0) + 1
         if not named:
             raise Unreachable("; ".join(down))

@@ -155,27 +155,30 @@ class _Incomplete(Exception):
 
 
 def parsed(data: bytes | bytearray, at: int) -> tuple[Reply, int]:
-    """The reply that begins at a byte, and where the next one begins. Raises _Incomplete."""
+    """The reply that begins there, and where the next does. Raises _Incomplete, NoRedisReply."""
     end = data.find(b"\r\n", at)
     if end < 0:
         raise _Incomplete
     kind, head, after = bytes(data[at : at + 1]), data[at + 1 : end], end + 2
-    if kind in (b"$", b"=", b"!"):
-        return _blob(data, kind, int(head), after)
-    if kind in (b":", b"("):
-        return int(head), after
-    if kind in (b"*", b"~", b">", b"%", b"|"):
-        return _many(data, kind, int(head), after)
-    if kind == b"+":
-        return bytes(head), after
-    if kind == b"-":
-        return RedisRefused(head.decode("utf-8", "replace")), after
-    if kind == b"_":
-        return None, after
-    if kind == b"#":
-        return head == b"t", after
-    if kind == b",":
-        return float(head), after
+    try:
+        if kind in (b"$", b"=", b"!"):
+            return _blob(data, kind, int(head), after)
+        if kind in (b":", b"("):
+            return int(head), after
+        if kind in (b"*", b"~", b">", b"%", b"|"):
+            return _many(data, kind, int(head), after)
+        if kind == b"+":
+            return bytes(head), after
+        if kind == b"-":
+            return RedisRefused(head.decode("utf-8", "replace")), after
+        if kind == b"_":
+            return None, after
+        if kind == b"#":
+            return head == b"t", after
+        if kind == b",":
+            return float(head), after
+    except (ValueError, RecursionError):  # L13
+        pass
     raise NoRedisReply("what answers there is no Redis")
 
 

@@ -89,6 +89,26 @@ def test_a_right_that_lacks_is_told_until_the_printed_grants_have_run(lifehold, 
     assert found["INFO"][0] == "unproven"
 
 
+@pytest.mark.parametrize(
+    ("query", "lacks"),
+    [("", "ping"), ("", "hexists"), ("?replicas=1", "wait"), ("?replicas=1", "hexists")],
+)
+def test_each_right_that_a_url_needs_is_asked_for(server, query, lacks):
+    words = ("on", ">hush", "~lifehold:*", "&lifehold:*", "+@all", f"-{lacks}")
+    server.call("ACL", "SETUSER", "nearly", *words)
+    url = f"redis://nearly:hush@127.0.0.1:{server.port}/0{query}"
+    found = {each.what: each for each in examine(url).findings}["rights"]
+    assert found.verdict == "bad"
+    assert found.why.endswith(f"ACL SETUSER nearly ~lifehold:* &lifehold:* +{lacks}")
+
+
+def test_a_quorum_needs_info(server):
+    server.call("ACL", "SETUSER", "nearly", "on", ">hush", "~*", "&*", "+@all", "-info")
+    hosts = f"nearly:hush@127.0.0.1:{server.port},127.0.0.1:1,127.0.0.1:2"
+    found = {each.what: each for each in examine(f"redis+quorum://{hosts}/0").findings}
+    assert found["rights"].why.endswith("+info")
+
+
 def test_the_options_of_our_own_url_are_not_redis_pys(server):
     plain = examine(server.url).findings
     for query in ("?replicas=1", "?replicas=1&socket_timeout=5", "?protocol=3&replicas=0"):

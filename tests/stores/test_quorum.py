@@ -16,6 +16,7 @@ import pytest
 
 from ground import needs
 from lifehold import (
+    CorruptRecord,
     InvalidArgument,
     LeaseLost,
     Lock,
@@ -26,6 +27,7 @@ from lifehold import (
 )
 from lifehold.aio import aconnect
 from lifehold.core.backend import Unable
+from lifehold.ops import stored
 from lifehold.runtime.blocking import finish
 from servers import quorum, redis
 from servers.proxy import Proxy, redis_replies
@@ -299,6 +301,63 @@ def test_who_waits_is_called_when_it_is_let_go(servers, base):
     lease.release()
     assert came.wait(60)
     waiting.join()
+
+
+def damage(some, base, name="a"):
+    for each in some:
+        with each.client(db=base) as asked:
+            asked.hset(f"lifehold:{{{name}}}:holders", "x", "rubbish")
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_lease_that_too_few_servers_can_read_is_not_called_free(servers, base, away):
+    ours = quorum.long_ago(servers[:3], base)
+    lease = acquired(ours)
+    damage(servers[: 1 if away else 2], base)
+    if away:
+        servers[1].pause()
+    lease.verify()
+    (state,) = ours.states()
+    assert "no state of a lock" in state.damage
+    with pytest.raises(CorruptRecord, match="removes it"):
+        ours.inspect("a")
+    with pytest.raises(CorruptRecord, match="removes it"):
+        client(servers[:3], base, 2).lock("a", wait=60, notify=False).acquire()
+    servers[1].resume()
+    lease.release()
+
+
+def test_damage_at_a_minority_hides_no_holder(servers, base):
+    ours = quorum.long_ago(servers[:3], base)
+    lease = acquired(ours)
+    damage(servers[:1], base)
+    for state in (*ours.states(), ours._site.state("a")):
+        assert (len(state.holders), state.damage) == (1, "")
+    with servers[1].client(db=base) as asked:
+        asked.delete("lifehold:{a}:holders")  # it may be in at the one that is damaged
+    assert len(ours.states()[0].holders) == 1
+    servers[0].kill()
+    lease.release()
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_damaged_name_is_removed_by_order(servers, base, count):
+    ours = quorum.long_ago(servers[:3], base)
+    acquired(ours).release()
+    damage(servers[:count], base)
+    url = f"{ours.url}#a"
+    if count > 1:
+        assert [stored.of_state("a", ours._site, each).state for each in ours.states()] == [
+            "suspect"
+        ]
+        assert "damaged" in str(stored.clear(url))
+        assert stored.clear(url, force="damaged").action == stored.REMOVED
+    else:
+        ours.break_("a", "it is none of ours")
+    for each in servers[:3]:
+        assert not held_at(each, base)
+    with acquired(ours):
+        refused(client(servers[:3], base))
 
 
 @pytest.mark.parametrize("which", [0, 2])

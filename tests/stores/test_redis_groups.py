@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
+import re
 import socket
 import threading
 import uuid
+from urllib.parse import quote
 
 import pytest
 
@@ -18,10 +21,13 @@ from ground import needs
 from lifehold import InvalidArgument, LeaseLost, LifeholdError, aio, connect
 from lifehold.core.backend import NoReply, Renewal, Unreachable
 from lifehold.core.deadline import NEVER
-from lifehold.ops import stored
+from lifehold.ops import redis_locks, stored
 from lifehold.runtime import clock
 from lifehold.runtime.blocking import finish
+from lifehold.store.redis import backend, groups
 from lifehold.store.redis.groups import Hosts, slot_of
+from lifehold.store.redis.upkeep import examine
+from lifehold.store.redis.wire import RedisRefused
 from lifehold.testing.conformance import Subject, cases
 from servers import redis_groups
 from servers.redis import until
@@ -270,6 +276,84 @@ def test_a_lock_of_another_library_is_asked_of_the_node_that_has_its_key(cluster
     assert {each.family for each in found} == {"redis-py"}
     for key, node in zip(keys, nodes, strict=True):
         node.call("DEL", key)
+
+
+def test_nodes_that_do_not_know_their_own_host_names_are_asked_where_they_answer(cluster):
+    """L1  They are named "?", and a URL of that host leads to another server."""
+    for node in cluster.nodes:
+        node.call("CONFIG", "SET", "cluster-preferred-endpoint-type", "hostname")
+    try:
+        store = connect(cluster.url, timeout=12)  # it learns the map now
+        with store.lock("named", ttl=TTL, wait=SOON) as lease:
+            _, source, target = place(cluster, "named")
+            key = "lifehold:{named}:lease"
+            assert source.call("HGET", key, "token") == str(lease.token)
+        link = store._site.backend._link
+        link._moved[slot_of(key)] = target.address  # which refers to "?" and the port of the other
+        with store.lock("named", ttl=TTL, wait=SOON) as later:
+            assert source.call("HGET", key, "token") == str(later.token)
+        found = {each.what: each for each in examine(cluster.url).findings}
+        assert "16384 of 16384" in found["cluster"].why
+        assert "server" not in {each.what for each in found.values() if each.verdict == "bad"}
+    finally:
+        for node in cluster.nodes:
+            node.call("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
+
+
+@pytest.mark.parametrize("host", [None, b"", b"?", "?"])
+def test_a_node_that_is_not_named_is_where_the_answer_came_from(host):
+    assert groups.named(host, "10.0.0.7") == "10.0.0.7"
+    assert groups.named(b"10.0.0.8", "10.0.0.7") == "10.0.0.8"
+
+
+@pytest.mark.parametrize("host", ["a?b", "a#b", "a/b", "me@b"])
+def test_a_host_that_would_lead_a_url_to_another_server_is_refused(host):
+    with pytest.raises(InvalidArgument, match="no host"):
+        Hosts.of("redis+cluster://h").server(host, 6379)
+    with pytest.raises(Unreachable, match="names a node"):
+        groups.named(host, "10.0.0.7")
+    with pytest.raises(InvalidArgument, match="no HOST"):
+        Hosts.of(f"redis+cluster://{quote(host, safe='')}")
+
+
+def test_what_is_damaged_is_told_and_removed_at_whichever_node(cluster):
+    store = connect(cluster.url)
+    names = [f"odd/{number}" for number in range(8)]
+    nodes = {name: place(cluster, name)[1] for name in names}
+    assert len({node.port for node in nodes.values()}) == 3
+    damaged, foreign = names[:4], names[4:]
+    for name in names:
+        store.lock(name, ttl=TTL).acquire().release()
+    for name in damaged:
+        nodes[name].call("HSET", f"lifehold:{{{name}}}:holders", "x", "rubbish")
+    for name in foreign:
+        nodes[name].call("SET", f"lifehold:{{{name}}}:holders", "x")
+    assert [state.name for state in store.states("odd/") if state.damage] == names
+    for name in damaged:
+        assert stored.clear(f"{cluster.url}#{name}", force="damaged").action == stored.REMOVED
+        store.lock(name, ttl=TTL, wait=0).acquire().release()
+    for name in foreign:
+        nodes[name].call("DEL", f"lifehold:{{{name}}}:holders")
+
+
+def test_each_command_about_a_key_goes_to_the_node_that_has_it():
+    said = "".join(inspect.getsource(each) for each in (backend, redis_locks, stored))
+    asked = set(re.findall(r'\b(?:(?:ask|command)\(|question = )\[?\(?"([A-Z]+)"', said))
+    assert {"DEL", "HEXISTS", "TYPE", "INFO", "TIME"} <= asked
+    assert asked - {"INFO", "TIME", "SCAN"} <= set(groups.OF_A_KEY)
+
+
+def test_a_refusal_does_not_say_that_a_key_is_not_ours(redis_url, monkeypatch):
+    store = connect(redis_url)
+    store.lock("refused", ttl=TTL).acquire().release()
+    asked = store._site.backend
+
+    async def refuse(*_):
+        return [RedisRefused("MOVED 1 h:1")]
+
+    monkeypatch.setattr(asked._link, "ask", refuse)
+    with pytest.raises(Unreachable):
+        finish(asked._is_ours("refused"))
 
 
 class Answering:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ground import needs
-from lifehold import CorruptRecord, LifeholdError, connect
+from lifehold import CorruptRecord, LifeholdError, StoreUnavailable, connect
 
 pytestmark = needs("redis")
 GOOD = "5 1 0 0 30 0 99999999999 1 0 1 {}"
@@ -119,7 +119,25 @@ def test_a_last_token_beyond_the_range_is_told_and_removed(redis_url, last):
     assert not store.states()[0].damage
 
 
-@pytest.mark.parametrize("kind", ["dies", "kept"])
+@pytest.mark.parametrize("kind", ["holders", "line", "undone"])
+def test_a_name_that_nobody_can_get_for_a_key_of_another_program_is_not_free(redis_url, kind):
+    store = connect(redis_url)
+    store.lock("a").acquire().release()
+    kept(store, f"lifehold:{{a}}:{kind}")("SET", "a text")
+    for ask in (
+        lambda: store.lock("a", wait=0).acquire(),
+        lambda: store.inspect("a"),
+        lambda: store.break_("a", "it is none of ours"),
+        lambda: store.bump("a"),
+    ):
+        with pytest.raises(StoreUnavailable, match="WRONGTYPE"):
+            ask()
+    assert ["WRONGTYPE" in state.damage for state in store.states()] == [True]
+    kept(store, f"lifehold:{{a}}:{kind}")("DEL")
+    store.lock("a", wait=0).acquire().release()
+
+
+@pytest.mark.parametrize("kind", ["dies", "kept", "undone"])
 def test_a_held_name_beside_which_another_program_has_a_key_stays_in_the_list(redis_url, kind):
     store = connect(redis_url)
     with store.lock("a"), store.lock("b"):

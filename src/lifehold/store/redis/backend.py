@@ -320,6 +320,8 @@ class Redis:
         """Whether the first key of a name is ours, where another of them is not."""
         question = ("HEXISTS", keys(name)[0], "lifehold")
         (reply,) = await self._link.ask([question], self._until, self._waits)
+        if isinstance(reply, RedisRefused) and reply.code != "WRONGTYPE":
+            raise self.plan.refused(reply, keys(name)[0])
         return bool(reply == 1)
 
     async def command(self, *words: str | bytes | float) -> Reply:

@@ -25,6 +25,7 @@ from binascii import crc32, crc_hqx
 from ...core.backend import NoReply, Unreachable
 from ...core.deadline import NEVER
 from ...core.errors import InvalidArgument
+from ...core.mask import printable
 from ...core.value import value
 from ...runtime import clock, fork
 from ...runtime.blocking import finish
@@ -147,7 +148,9 @@ class Hosts:
         return f"{self.scheme}://{who}{self.listed}{path}{'?ssl=true' if self.encrypted else ''}"
 
     def server(self, host: str, port: int, *, sentinel: bool = False) -> str:
-        """The URL of one server of them."""
+        """The URL of one server of them. Raises InvalidArgument for what is no host."""
+        if _torn(host):
+            raise InvalidArgument(f"{host!r} is no host")
         user, password = self.user, self.password
         if sentinel:
             user, password = self.sentinel_user, self.sentinel_password
@@ -195,15 +198,21 @@ def _from_options(
     )
 
 
+def _torn(host: str) -> bool:
+    """Whether a URL with this host would lead to another one."""
+    return any(each in host for each in "?#/@")
+
+
 def _host(text: str, usual: int) -> tuple[str, int]:
     if text.startswith("["):
         name, bracket, port = text[1:].partition("]")
         port = port.removeprefix(":") if bracket else "?"
     else:
         name, _, port = text.partition(":")
-    if not name or (port and not port.isdigit()):
+    host = parse.unquote(name)
+    if not host or _torn(host) or (port and not port.isdigit()):
         raise InvalidArgument(f"{text!r} is no HOST or HOST:PORT")
-    return parse.unquote(name), int(port) if port else usual
+    return host, int(port) if port else usual
 
 
 def _db(text: str) -> int:
@@ -299,6 +308,7 @@ SCRIPTS = ("EVALSHA", "EVAL")
 OF_A_KEY: dict[str, int] = {  # command -> where its key stands
     **dict.fromkeys(SCRIPTS, 3),
     **dict.fromkeys(("TYPE", "PTTL", "GETRANGE", "HLEN", "HRANDFIELD", "HSTRLEN", "HMGET"), 1),
+    **dict.fromkeys(("DEL", "HEXISTS", "HGET", "HDEL"), 1),
 }
 
 
@@ -309,6 +319,19 @@ def slot_of(name: str | bytes) -> int:
     end = key.find(b"}", begin + 1)
     tag = key[begin + 1 : end] if begin >= 0 and end > begin + 1 else key
     return crc_hqx(tag, 0) % SLOTS
+
+
+def named(host: str | bytes | None, answered: str) -> str:
+    """Where a node is that another one, at `answered`, has named. Raises Unreachable.
+
+    L1  One that was not told its own host name is named "?": that is no place to be asked for.
+    """
+    text = host.decode("utf-8", "replace") if isinstance(host, bytes) else host or ""
+    if text in ("", "?"):
+        return answered
+    if _torn(text):
+        raise Unreachable(f"{answered} names a node whose host is {printable(text)!r}")
+    return text
 
 
 def _key_of(command: Command) -> str | bytes | None:
@@ -386,7 +409,7 @@ class ClusterPool:
                 why = Unreachable(f"{node[0]}:{node[1]} is no part of a cluster that serves slots")
                 continue
             self._ranges = [
-                (first, last, ((host or b"").decode() or node[0], port))
+                (first, last, (named(host, node[0]), port))
                 for first, last, (host, port, *_), *_ in told
             ]
             self._moved, self._stale = {}, False
@@ -516,7 +539,7 @@ class ClusterPool:
             elif reply.code in ("MOVED", "ASK"):
                 _, slot, where = str(reply).split(" ")[:3]
                 host, _, port = where.rpartition(":")
-                to = (node[0] if host in ("", "?") else host), int(port)
+                to = named(host, node[0]), int(port)
                 if reply.code == "MOVED":
                     self._moved[int(slot)], self._stale = to, True
                 yield number, (to, reply.code == "ASK")

@@ -34,7 +34,7 @@ from ...core.backend import (
     Unreachable,
 )
 from ...core.deadline import NEVER, Backoff
-from ...core.errors import InvalidArgument, LifeholdError, UnsafeGround
+from ...core.errors import CorruptRecord, InvalidArgument, LifeholdError, UnsafeGround
 from ...core.value import replace
 
 TYPE_CHECKING = False
@@ -383,7 +383,11 @@ class Quorum:
         return tuple(self._state(by_name[name], len(found)) for name in order)
 
     def _state(self, states: list[State], heard: int) -> State:
-        """What those servers say of one name that know it."""
+        """What those servers say of one name that know it. A damaged one has said nothing."""
+        damaged = [state for state in states if state.damage]
+        heard -= len(damaged)
+        if damaged and heard < self.most:
+            return damaged[0]
         merged = self._merged([state.holders for state in states], len(self.servers) - heard)
         tokens = [state.token for state in states if state.token is not None]
         line = max((state.waiters for state in states), key=len)
@@ -479,6 +483,9 @@ class Quorum:
         if len(unsafe) > len(self.servers) - self.most:
             return unsafe[0]
         good = len(self.servers) - len(whys)
+        damaged = [why for why in whys.values() if isinstance(why, CorruptRecord)]
+        if damaged and good + len(damaged) >= self.most:  # nobody is away: it is to be removed
+            return damaged[0]
         told = "; ".join(str(why) for why in whys.values())
         text = f"{good} of {len(self.servers)} servers count, and {self.most} are needed: {told}"
         if any(isinstance(why, NoReply) for why in found.values()):

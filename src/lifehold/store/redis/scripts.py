@@ -459,7 +459,8 @@ return was_in
 
 STATE = """
 local function state()
-  local kept, all, nonces = call('HMGET', KEPT, 'token', 'text'), holders(), {}
+  local kept, all = call('HMGET', KEPT, 'token', 'text'), holders()
+  call('ZCARD', UNDONE)  -- a key of another program there keeps all out: it is told
   local answer = {lease[1] and 1 or 0, token, capacity, num(now), kept[1] or '', kept[2] or '', 0}
   for _, h in ipairs(all) do
     if h.ends + h.delay - now > 0 then

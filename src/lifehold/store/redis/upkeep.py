@@ -22,7 +22,7 @@ from ...runtime import clock
 from ..check_report import BAD, GOOD, NOTE, UNPROVEN, Checked, StoreFinding
 from .backend import LIMIT
 from .connect import NO_ANSWER, ODD, redis_library, without_ours
-from .groups import QUORUM, SENTINEL, SLOTS, Hosts, is_group, primary_in
+from .groups import CLUSTER, QUORUM, SENTINEL, SLOTS, Hosts, is_group, named, primary_in
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ DONE = (
     "del KEY",
     "pttl KEY",
     "pexpire KEY 1",
+    "hexists KEY x",
     "hget KEY x",
     "hmget KEY x",
     "hset KEY x 1",
@@ -70,7 +71,9 @@ DONE = (
     "pubsub numsub CHANNEL",
     "publish CHANNEL x",
     "subscribe CHANNEL",
+    "ping",
 )
+MORE = {QUORUM: ("info server",), CLUSTER: ("asking",)}  # scheme -> what is done there besides
 ASKED = """
 if not redis.acl_check_cmd then  -- before Redis 7
   return nil
@@ -247,7 +250,10 @@ class _Look:
     def _rights(self, client: Client, tell: Tell) -> None:
         kwargs = client.connection_pool.connection_kwargs
         who = self._ask(client, "ACL", "WHOAMI") or kwargs.get("username") or "default"
-        asked = [line.replace("KEY", SAMPLE).replace("CHANNEL", CHANNEL) for line in DONE]
+        done = (*DONE, *MORE.get(self.url.partition("://")[0], ()))
+        if "replicas=" in self.url.partition("?")[2]:
+            done += ("wait 0 1",)
+        asked = [line.replace("KEY", SAMPLE).replace("CHANNEL", CHANNEL) for line in done]
         try:
             lacks = client.execute_command("EVAL", ASKED, 0, *asked)
         except self.redis.exceptions.NoPermissionError:
@@ -358,9 +364,9 @@ class _Look:
 
     def _cluster(self, hosts: Hosts) -> None:
         ranges, why = None, "no node is a part of a cluster"
-        for host, port in hosts.hosts:
+        for answered, port in hosts.hosts:
             try:
-                ranges = self._ask(self._client(host, port), "CLUSTER", "SLOTS")
+                ranges = self._ask(self._client(answered, port), "CLUSTER", "SLOTS")
             except Unreachable as error:
                 why = str(error)
             if ranges:
@@ -370,7 +376,7 @@ class _Look:
         primaries: dict[tuple[str, int], int] = {}
         copies = 0
         for first, last, (host, port, *_), *replicas in ranges:
-            where = str(host or hosts.hosts[0][0]), int(port)
+            where = named(host, answered), int(port)
             primaries[where] = primaries.get(where, 0) + int(last) - int(first) + 1
             copies += len(replicas)
         served = sum(primaries.values())

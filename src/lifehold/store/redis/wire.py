@@ -73,6 +73,7 @@ else:
 IDLE_SECONDS = 30.0  # seconds for which a connection stays open that nobody uses
 LOOK = 5.0  # seconds between two looks for such
 PIECE = 1 << 16  # bytes read at once
+LARGEST = 512 << 20  # bytes of one reply: as many as Redis keeps in one text
 MOMENT = 5.0  # seconds for the rest of what has begun to come
 
 
@@ -144,14 +145,9 @@ def _packed(commands: Sequence[Command]) -> bytes:
     for command in commands:
         out.append(b"*%d\r\n" % len(command))
         for one in command:
-            text = _text(one)
-            word = text if isinstance(text, bytes) else text.encode()
+            word = one if isinstance(one, bytes) else str(one).encode()
             out.append(b"$%d\r\n%b\r\n" % (len(word), word))
     return b"".join(out)
-
-
-def _text(one: str | bytes | float) -> str | bytes:
-    return one if isinstance(one, str | bytes) else repr(one)
 
 
 class _Incomplete(Exception):
@@ -484,6 +480,8 @@ class RedisConnection:
                 reply = await self.hear(until, waits)
                 if not isinstance(reply, tuple):  # what RESP3 pushes in between answers nothing
                     replies.append(reply)
+                elif clock.now() >= until:
+                    raise NoRedisReply("no answer in time")
             return replies
         except OSError as error:
             raise NoRedisReply(f"the connection ended: {error.strerror or error}") from error
@@ -499,7 +497,8 @@ class RedisConnection:
             except OSError as error:
                 if not _would_block(error):
                     raise
-                if not await waits.ready(self.sock, until, True):
+                self._took()  # a reply that is left there ends each wait at once
+                if clock.now() >= until or not await waits.ready(self.sock, until, True):
                     raise NoRedisReply("no answer in time") from None
 
     async def hear(self, until: float, waits: Waits | TaskWaits = THREAD) -> Reply:
@@ -514,7 +513,8 @@ class RedisConnection:
                 else:
                     del self._data[:end]
                     return reply
-            if not self._encrypted and not await self._speaks(until, waits):
+            late = tried and clock.now() >= until  # it has begun, and comes on and on
+            if late or not (self._encrypted or await self._speaks(until, waits)):
                 raise NoRedisReply("no answer in time")
             await self._read(until, waits)
 
@@ -525,19 +525,24 @@ class RedisConnection:
         return bool(self._looks.poll(max(0.0, until - clock.now()) * 1000))
 
     async def _read(self, until: float, waits: Waits | TaskWaits) -> None:
-        while True:
-            try:
-                piece = self.sock.recv(PIECE)
-            except OSError as error:
-                if not _would_block(error):
-                    raise
-                if not await waits.ready(self.sock, until, False):
-                    raise NoRedisReply("no answer in time") from None
-                continue
-            if not piece:
-                raise NoRedisReply("the server has closed the connection")
-            self._data += piece
-            return
+        while not self._took():
+            if clock.now() >= until or not await waits.ready(self.sock, until, False):
+                raise NoRedisReply("no answer in time")
+
+    def _took(self) -> bool:
+        """Whether a piece was there to be read. Raises NoRedisReply, OSError."""
+        try:
+            piece = self.sock.recv(PIECE)
+        except OSError as error:
+            if not _would_block(error):
+                raise
+            return False
+        if not piece:
+            raise NoRedisReply("the server has closed the connection")
+        self._data += piece
+        if len(self._data) > LARGEST:
+            raise NoRedisReply(f"its answer is longer than {LARGEST >> 20} MiB")
+        return True
 
     def pushed(self, seconds: float) -> Reply:
         """What a channel says within that time; None for nothing. Raises NoRedisReply, OSError."""
@@ -566,9 +571,7 @@ class RedisConnection:
 
 def _would_block(error: OSError) -> bool:
     """Whether the socket has just nothing to read, or no room."""
-    if isinstance(error, BlockingIOError):
-        return True
-    return type(error).__name__ in ("SSLWantReadError", "SSLWantWriteError")
+    return isinstance(error, BlockingIOError) or type(error).__name__.startswith("SSLWant")
 
 
 class _Loan:

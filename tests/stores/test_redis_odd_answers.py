@@ -142,6 +142,39 @@ def test_an_odd_sentinel_is_an_error_in_words_and_costs_itself_alone(answer, red
             lease.check()
 
 
+def slots(host, port):
+    node = b"*2\r\n" + host + b":%d\r\n" % port
+    return b"*1\r\n*3\r\n:0\r\n:16383\r\n" + node
+
+
+MAPS = {
+    "a number": b":1\r\n",
+    "a list of numbers": b"*1\r\n:1\r\n",
+    "no node": b"*1\r\n*2\r\n:0\r\n:16383\r\n",
+    "an empty node": b"*1\r\n*3\r\n:0\r\n:16383\r\n*0\r\n",
+    "no text": slots(text(b"\xff"), 5),
+    "a port too great": slots(text(b"127.0.0.1"), 99999),
+}
+
+
+@pytest.mark.parametrize("answer", MAPS.values(), ids=MAPS)
+def test_an_odd_map_of_a_cluster_is_an_error_in_words(answer):
+    with odd(CLUSTER=answer) as server, pytest.raises(LifeholdError):
+        connect(f"redis+cluster://127.0.0.1:{server.port}", timeout=2).lock("a").acquire()
+
+
+@pytest.mark.parametrize(
+    "referral",
+    ["MOVED", "MOVED 1 x", "MOVED x 127.0.0.1:1", "MOVED 1 127.0.0.1:99999", "ASK 1", "MOVED 1 :0"],
+)
+def test_an_odd_referral_is_an_error_in_words(referral):
+    answer = b"-%b\r\n" % referral.encode()
+    with odd(EVALSHA=answer, EVAL=answer) as server:
+        server.answers["CLUSTER"] = slots(text(b"127.0.0.1"), server.port)
+        with pytest.raises(LifeholdError):
+            connect(f"redis+cluster://127.0.0.1:{server.port}", timeout=2).lock("a").acquire()
+
+
 @pytest.mark.parametrize("line", ["maxmemory:abc", "loading:yes", "connected_slaves:x"])
 def test_doctor_says_that_a_server_answers_oddly(line):
     info = text(INFO + line.encode() + b"\r\n")

@@ -289,10 +289,15 @@ class Sentinels:
 
 def primary_in(facts: Mapping[str, str]) -> Node:
     """Whom a sentinel names. Raises KeyError, ValueError."""
-    port = int(facts["port"])
+    return facts["ip"], port_in(facts["port"])
+
+
+def port_in(told: str | int) -> int:
+    """Raises ValueError, TypeError for what is no port."""
+    port = int(told)
     if not 0 < port < 1 << 16:
         raise ValueError(f"port {port}")
-    return facts["ip"], port
+    return port
 
 
 # ------------------------------------------------------------------------------------------------
@@ -332,6 +337,21 @@ def named(host: str | bytes | None, answered: str) -> str:
     if _torn(text):
         raise Unreachable(f"{answered} names a node whose host is {printable(text)!r}")
     return text
+
+
+def ranges_in(told: Sequence[Reply], answered: str) -> list[tuple[int, int, Node]]:
+    """CLUSTER SLOTS: first and last slot of each range, and its primary. Raises one of ODD."""
+    return [
+        (int(first), int(last), (named(host, answered), port_in(port)))
+        for first, last, (host, port, *_), *_ in told
+    ]
+
+
+def referred(words: str, answered: str) -> tuple[int, Node]:
+    """MOVED or ASK: the slot, and the node that is to be asked. Raises ValueError."""
+    _, slot, where = words.split(" ")[:3]
+    host, _, port = where.rpartition(":")
+    return int(slot), (named(host, answered), port_in(port))
 
 
 def _key_of(command: Command) -> str | bytes | None:
@@ -408,10 +428,11 @@ class ClusterPool:
             if isinstance(told, RedisRefused) or not told:
                 why = Unreachable(f"{node[0]}:{node[1]} is no part of a cluster that serves slots")
                 continue
-            self._ranges = [
-                (first, last, (named(host, node[0]), port))
-                for first, last, (host, port, *_), *_ in told
-            ]
+            try:
+                self._ranges = ranges_in(told, node[0])
+            except ODD:
+                why = Unreachable(f"{node[0]}:{node[1]}: {NO_ANSWER}")
+                continue
             self._moved, self._stale = {}, False
             return
         raise Unreachable(str(why))
@@ -537,11 +558,12 @@ class ClusterPool:
                 self._as_text(commands, number)
                 yield number, (node, asks)
             elif reply.code in ("MOVED", "ASK"):
-                _, slot, where = str(reply).split(" ")[:3]
-                host, _, port = where.rpartition(":")
-                to = named(host, node[0]), int(port)
+                try:
+                    slot, to = referred(str(reply), node[0])
+                except ODD:
+                    continue  # it is told as any other refusal
                 if reply.code == "MOVED":
-                    self._moved[int(slot)], self._stale = to, True
+                    self._moved[slot], self._stale = to, True
                 yield number, (to, reply.code == "ASK")
             elif reply.code == "CLUSTERDOWN":
                 self._stale = True

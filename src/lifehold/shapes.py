@@ -130,7 +130,7 @@ def refuse_oneself(
     mine = side._holds(side._other._of_asker(thread, task))
     reads = not side._mechanism.exclusive
     key = getattr(answer, "key", None)
-    if not mine and not (reads and patience != 0 and side._holds(held_by(key, thread, task))):
+    if not mine and not (reads and patience != 0 and side._holds(side._found(key, thread, task))):
         return
     who = "this task" if task is not None else "this thread"
     why, remedy = (READ_BESIDE_WRITE, READ_REMEDY) if reads else (UPGRADE, UPGRADE_REMEDY)

@@ -253,3 +253,45 @@ def test_what_other_code_unlocked_is_locked_anew(path, told):
 def test_who_holds_it_still_is_told_of_itself(path):
     with Lock(path, kind="directory"), pytest.raises(SelfDeadlock):
         Lock(path, kind="directory").acquire()
+
+
+@pytest.mark.parametrize("way", [("real", "linked"), ("linked", "real")])
+@pytest.mark.parametrize("kind", ["kernel", *KINDS[1:]])
+def test_one_file_by_two_names_is_no_wait_for_oneself(tmp_path, kind, way):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to("real")
+    first, second = (Lock(tmp_path / folder / "x.lock", kind=kind) for folder in way)
+    stop = Cancel()
+    stop.cancel()
+    with first:
+        with pytest.raises(SelfDeadlock):
+            second.acquire(cancel=stop)
+        with pytest.raises(Timeout, match="this thread holds it itself"):
+            second.acquire(wait=0.01)
+
+
+def test_a_reader_writer_lock_by_two_names_is_no_wait_for_oneself(tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to("real")
+    first, second = (
+        ReadWriteLock(tmp_path / each / "x.lock", kind="soft") for each in ("real", "linked")
+    )
+    stop = Cancel()
+    stop.cancel()
+    with first.writing():
+        with pytest.raises(SelfDeadlock):
+            second.acquire_write(cancel=stop)
+        with pytest.raises(SelfDeadlock):
+            second.acquire_read(cancel=stop)
+
+
+def test_files_of_one_name_in_two_folders_are_two_locks(tmp_path, elsewhere):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, second = (tmp_path / folder / "x.lock" for folder in "ab")
+    other = elsewhere(Lock(second, kind="directory").acquire)
+    stop = Cancel()
+    stop.cancel()
+    with Lock(first, kind="directory"), pytest.raises(AcquireCancelled):
+        Lock(second, kind="directory").acquire(cancel=stop)
+    other.release()

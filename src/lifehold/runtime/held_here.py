@@ -182,6 +182,22 @@ def held_by(key: Hashable, thread: int, task: object) -> Any:
     return None
 
 
+def spelled_alike(key: Hashable) -> list[tuple[str, str]]:
+    """Other keys of what this process holds that may be `key` by another name of its folder.
+
+    Of the kinds whose key is (kind, path): to look at the file would cost each grant a call.
+    """
+    if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], str)):
+        return []
+    name = os.path.basename(key[1])
+    return [
+        each
+        for each, link in holding.copy().items()
+        if isinstance(each, tuple) and each[0] == key[0] and each != key and in_force(link[0])
+        if isinstance(each[-1], str) and os.path.basename(each[-1]) == name
+    ]
+
+
 def current_token(name: str | None = None) -> int | None:
     """The token of the innermost lease that this context holds.
 

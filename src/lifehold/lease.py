@@ -441,9 +441,10 @@ class Holding(Bound):
 
 
 def _no_thread(name: str, what: str, error: RuntimeError) -> SystemRefused:
+    more = ", or drop max_hold" if what == "max_hold" else ""  # a ttl may be that of the kind
     return SystemRefused(
         f"{name!r}: no thread to keep {what} in ({error}): raise the limit of processes "
-        f"(ulimit -u), or drop {what}",
+        f"(ulimit -u){more}",
         name=name,
         errno=errno.EAGAIN,
         filename=name,

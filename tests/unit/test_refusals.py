@@ -163,6 +163,8 @@ def test_no_thread_for_max_hold_leaves_nothing_held(tmp_path, monkeypatch):
     monkeypatch.setattr(native, "start_new_thread", no_thread)
     with pytest.raises(SystemRefused, match="no thread to keep max_hold"):
         lock.acquire()
+    with pytest.raises(SystemRefused, match=r"\(ulimit -u\)$"):  # it has a ttl of its own
+        Lock(tmp_path / "b", kind="link").acquire()
     assert not heartbeat._diary.entries
     monkeypatch.undo()
     with Lock(tmp_path / "a", wait=0):

@@ -214,8 +214,7 @@ class AsyncLease(Holding):
         __enter__ = ASYNC_LEASE
 
     async def __aenter__(self) -> AsyncLease:
-        if not self._here():
-            raise self._not_entered()
+        self._check_entry()
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -289,7 +288,7 @@ class AsyncLock(LockFace):
                 if block is None or block.one is not self or block.lease is not None:
                     block = begun(self, block, asker)
         patience = self._wait if wait is ... else seconds("wait", wait)
-        if self._reentrant and (mine := self._of_task(task)) is not None:
+        if self._reentrant and (mine := self._of_task(task)) is not None and mine._lasts():
             mine._depth += 1
             if block is not None:
                 block.lease = mine

@@ -344,6 +344,11 @@ def _is_made_by_us(cls: type) -> bool:
     return made.__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
+def takes_paths(owner: type | str) -> bool:
+    """Whether it is a class of locks that is given the path itself, and no store."""
+    return isinstance(owner, type) and _is_made_by_us(owner)
+
+
 def _description(one: Any) -> tuple[type, tuple[object, ...], dict[str, object], str]:
     """What makes the same lock anywhere on this machine, by `remade`. Raises TypeError."""
     kept: tuple[tuple[object, ...], dict[str, object]] | None = getattr(one, "_given", None)

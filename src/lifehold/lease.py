@@ -98,7 +98,7 @@ class Holding(Bound):
         self._alarm: Callable[[], None] | None = None
         self._depth = self._way = 0  # taken by hand (lease.py)
         self._kept: renewal.RenewedLease | None = None
-        note(grant, key)
+        note(grant, key, self)
         if grant.deadline is not None:
             self._keep()
         if lock._max_hold is not None:
@@ -281,8 +281,45 @@ class Holding(Bound):
             return self._lose("its time has passed")
         return None
 
+    def _is_lost(self) -> bool:
+        """Whether it is known to be lost, by the clock too. Asks and tells nobody."""
+        kept, now = self._kept, clock.now()
+        if kept is not None and (kept.reason is not None or now >= kept.deadline):
+            return True
+        if self._until is not None and now >= self._until:
+            return True
+        return self._lost is not None and self._lost.reason is not None
+
+    def _keeps_out(self) -> bool:
+        """Whether who asks once more would wait for this very lease, as far as is known.
+
+        Not for one that is lost: others may hold it, or it is free. But a file that was moved away
+        may be back, and with it our lock.
+        """
+        if not self._is_lost():
+            return True
+        if self._kept is not None or self._until is not None or self._lock._far:
+            return False  # time lets others in
+        return self._lock._mechanism.check(self._grant) is None
+
     def _here(self) -> bool:
         return in_force(self._grant)
+
+    def _lasts(self) -> bool:
+        """Whether it may be taken once more; no, where `max_hold` has ended it: then acquire anew.
+
+        L8  Raises LeaseLost for one that is known to be lost and was not released yet: what runs
+        inside of its block would run without the lock.
+        """
+        why = self._why_over()
+        if why is not None and self._here():
+            raise self._error(why)
+        return why is None
+
+    def _check_entry(self) -> None:
+        """L8  No block begins by it once it is over. Raises NotHeld, LeaseLost."""
+        if self._why_over() is not None or not self._here():
+            raise self._not_entered()
 
     def _of_parent(self) -> bool:
         """Whether we are a forked child and this is our parent's (L9)."""
@@ -404,9 +441,10 @@ class Holding(Bound):
 
 
 def _no_thread(name: str, what: str, error: RuntimeError) -> SystemRefused:
+    more = ", or drop max_hold" if what == "max_hold" else ""  # a ttl may be that of the kind
     return SystemRefused(
         f"{name!r}: no thread to keep {what} in ({error}): raise the limit of processes "
-        f"(ulimit -u), or drop {what}",
+        f"(ulimit -u){more}",
         name=name,
         errno=errno.EAGAIN,
         filename=name,

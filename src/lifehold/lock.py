@@ -34,6 +34,7 @@ from .described import (
     PLAIN_LEASE,
     DescribedLock,
     SingletonMeta,
+    canonical,
     explained,
     strange,
 )
@@ -50,7 +51,7 @@ from .lease import (
 )
 from .runtime import clock, fork
 from .runtime.blocking import BLOCKING, finish
-from .runtime.held_here import asker, held_by, this_thread
+from .runtime.held_here import asker, held_by, spelled_alike, this_thread
 from .runtime.native import get_ident
 
 TYPE_CHECKING = False
@@ -249,9 +250,23 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
     def _tell_quietly(self, told: Waiting) -> None:
         notify.waiting(told, quiet=True)
 
+    def _found(self, key: Hashable, thread: int, task: object) -> Any:
+        """The asker's lease of what is locked under `key`, by whatever name; None for none."""
+        found = held_by(key, thread, task)
+        for other in spelled_alike(key) if found is None and not self._far else ():
+            if canonical(other[1]) == canonical(self.path):
+                found = found or held_by(other, thread, task)
+        return found
+
+    def _holds(self, mine: Any) -> bool:
+        """Whether this lease of the asker's keeps it out. None for none."""
+        if mine is not None and not self._far:
+            mine._why_not()  # what was lost is seen now
+        return mine is not None and mine._keeps_out()
+
     def _refuse_self_deadlock(self, key: Hashable, thread: int, task: object) -> None:
         """A wait without end for a lock that the asker holds itself is an error, not a hang."""
-        if not held_by(key, thread, task):
+        if not self._holds(self._found(key, thread, task)):
             return
         who = "this task" if task is not None else "this thread"
         raise refusal(
@@ -266,7 +281,7 @@ class LockFace(DescribedLock, metaclass=SingletonMeta):
     def _by_asker(self, key: Hashable) -> list[str] | None:
         """What to do next where the asker holds it itself: waiting cannot help."""
         task = self._task()
-        if not held_by(key, this_thread.key, task):
+        if self._found(key, this_thread.key, task) is None:
             return None
         who = "this task" if task is not None else "this thread"
         return [f"{who} holds it itself: {getattr(self, '_cure', REENTRANT)}"]
@@ -548,8 +563,7 @@ class Lease(Holding):
                 raise
 
     def __enter__(self) -> Lease:
-        if not self._here():
-            raise self._not_entered()
+        self._check_entry()
         return self
 
     if not TYPE_CHECKING:
@@ -617,7 +631,7 @@ class Lock(LockFace):
                 if block is None or block.one is not self or block.lease is not None:
                     block = begun(self, block, me)
         patience = self._wait if wait is ... else seconds("wait", wait)
-        if self._reentrant and (mine := self._of_thread(me)) is not None:
+        if self._reentrant and (mine := self._of_thread(me)) is not None and mine._lasts():
             mine._depth += 1
             if block is not None:
                 block.lease = mine

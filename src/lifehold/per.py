@@ -11,9 +11,11 @@ what stands between two values is never part of one. What would be too long is r
 
 from __future__ import annotations
 
+import os
+
 from .core.deadline import seconds
 from .core.errors import InvalidArgument, UnknownArgument
-from .described import OtherFace
+from .described import OtherFace, takes_paths
 from .runtime import fork
 
 TYPE_CHECKING = False
@@ -190,7 +192,7 @@ def _has_below(function: Callable[..., object], field: str) -> bool:
 class PerArguments:
     """What `per()` of a blocking lock answers: a decorator, and `of(...)` for one lock."""
 
-    __slots__ = ("_faces", "_kept", "_make", "_template")
+    __slots__ = ("_faces", "_folder", "_kept", "_make", "_template")
     if not TYPE_CHECKING:
         __enter__ = __aenter__ = acquire = try_acquire = attempt = OtherFace(
             "it is a template and no lock: decorate a function, or `with that.of(NAME=VALUE):`"
@@ -215,6 +217,8 @@ class PerArguments:
             if not takes:
                 raise
             raise UnknownArgument(f"{self._faces[0]}{takes}{what}") from error
+        relative = takes_paths(owner) and "://" not in template and not os.path.isabs(template)
+        self._folder = os.getcwd() if relative else ""  # as of a lock: that in which it was made
 
     def of(self, /, *given: Never, **values: object) -> Any:
         """The lock for these values, by name. Raises InvalidArgument."""
@@ -230,8 +234,25 @@ class PerArguments:
             )
         name = self._template.filled(values)
         if self._kept is None:
-            return self._make(name)
-        return self._kept.get(name) or self._kept.setdefault(name, self._make(name))
+            return self._made(name)
+        found = self._kept.get(name)
+        if found is None:
+            made = self._made(name)
+            fork.here()
+            with fork.gate:  # of two threads that ask one makes it
+                found = self._kept.get(name)
+                if found is None:
+                    self._kept[name] = found = made
+        return found
+
+    def _made(self, name: str) -> Any:
+        """The lock in the folder of the template, called as the template says."""
+        path = os.path.join(self._folder, name)
+        lock: Any = self._make(path)
+        if path != name and not lock._given[1].get("singleton"):  # that one may be in use already
+            for each in (lock._reads, lock._writes) if hasattr(lock, "_writes") else (lock,):
+                each._name = name
+        return lock
 
     def _block(self, function: Callable[P, object]) -> Callable[..., object]:
         """Makes the block of one call."""
@@ -308,7 +329,7 @@ class OneSide(PerArguments):
         self, whole: ReadWritePer | AsyncReadWritePer, side: str, wait: float | None | EllipsisType
     ) -> None:
         self._template, self._make, self._kept = whole._template, whole._make, whole._kept
-        self._faces, self._side = whole._faces, (side, wait)
+        self._faces, self._folder, self._side = whole._faces, whole._folder, (side, wait)
 
     def _block_of(self, lock: object) -> object:
         side, wait = self._side

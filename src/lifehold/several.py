@@ -122,8 +122,7 @@ class LeaseGroup:
     def _begin(self) -> Self:
         """No body runs without one of the locks. Raises NotHeld, LeaseLost."""
         for lease in self._leases:
-            if not lease._here():
-                raise lease._not_entered()
+            lease._check_entry()
         return self
 
     def __enter__(self) -> Self:

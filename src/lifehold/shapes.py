@@ -127,10 +127,10 @@ def refuse_oneself(
     That a writer asks to write again is told as of a `Lock`; and that one try by another object
     is refused, by WouldBlock.
     """
-    mine = side._other._of_asker(thread, task) is not None
+    mine = side._holds(side._other._of_asker(thread, task))
     reads = not side._mechanism.exclusive
     key = getattr(answer, "key", None)
-    if not mine and not (reads and patience != 0 and held_by(key, thread, task)):
+    if not mine and not (reads and patience != 0 and side._holds(side._found(key, thread, task))):
         return
     who = "this task" if task is not None else "this thread"
     why, remedy = (READ_BESIDE_WRITE, READ_REMEDY) if reads else (UPGRADE, UPGRADE_REMEDY)
@@ -572,7 +572,7 @@ def _key_of(slot: Permit) -> str:
 def refuse_holder_of_all(semaphore: Any, thread: int, task: object) -> None:
     """Raises SelfDeadlock when the asker holds every slot itself and would wait without end."""
     for slot in slotted(semaphore._mechanism).slots:
-        if not held_by(_key_of(slot), thread, task):
+        if held_by(_key_of(slot), thread, task) is None:
             return
     who = "this task" if task is not None else "this thread"
     raise refusal(

@@ -434,6 +434,18 @@ def test_a_lease_of_asyncio_that_is_cut_short_by_hand_ends_too(redis_url):
     run(redis_url, work)
 
 
+@pytest.mark.parametrize(
+    "seconds", [10**400, float("inf"), float("nan")], ids=["int", "inf", "nan"]
+)
+def test_seconds_of_which_no_deadline_can_be_made_change_nothing(client, seconds):
+    lock = Lock(client, "job", timeout=600)
+    with lock:
+        for replace_ttl in (False, True):
+            with pytest.raises(LockError, match="no length of time"):
+                lock.extend(seconds, replace_ttl)
+        assert 500 < lock.remaining() < 600
+
+
 @pytest.mark.parametrize("seconds", ["3", b"3", "33333"])
 def test_seconds_that_are_no_number_are_told_and_change_nothing(client, redis_url, seconds):
     lock = Lock(client, "job", timeout=600)

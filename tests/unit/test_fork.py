@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
 import sys
 import threading
 import weakref
@@ -217,3 +218,53 @@ def test_a_method_is_called_in_a_child_as_long_as_there_is_its_object():
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
     del kept
     assert len(fork._callbacks) == known
+
+
+OUT_OF_REACH = """
+import os, sys
+import lifehold
+from lifehold import Lock, SystemRefused, locked_file
+
+class Away:
+    "The folder of Python's library, after the rights were given up."
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.partition(".")[0] in sys.stdlib_module_names:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+os.chdir(sys.argv[1])
+exec(sys.argv[4])
+for name in sys.argv[3].split():
+    sys.modules.pop(name, None)
+sys.meta_path.insert(0, Away)
+os.__file__ = "/nowhere/os.py"
+try:
+    with eval(sys.argv[2]):
+        print("held")
+except SystemRefused as error:
+    print("refused:", error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("block", "away", "before"),
+    [
+        ("Lock('a')", "fcntl", ""),
+        ("Lock('a', kind='soft')", "fcntl", ""),
+        ("Lock('a', kind='link')", "heapq", "Lock('warm').acquire().release()"),
+        ("locked_file('a', 'w')", "hashlib", "Lock('warm').acquire().release()"),
+    ],
+)
+@needs("linux")
+def test_a_library_of_python_that_is_out_of_reach_is_told_as_that(block, away, before, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", OUT_OF_REACH, tmp_path, block, away, before],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("refused: ")
+    assert "cannot be reached any more" in done.stdout

@@ -7,7 +7,11 @@ import contextlib
 import functools
 import inspect
 import itertools
+import pickle
+import threading
 import uuid
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -309,3 +313,51 @@ def test_behind_the_hash_of_a_url_two_pairs_of_values_are_two_locks():
     assert outer("x-y", "z", ("x", "y-z")) == "in"
     with pytest.raises(lifehold.NotAcquired):
         outer("x-y", "z", ("x-y", "z"))
+
+
+@pytest.mark.parametrize("make", [Lock.per, Semaphore.per, ReadWriteLock.per, AsyncLock.per])
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_relative_template_stays_in_the_folder_it_was_given_in(
+    make, reentrant, tmp_path, monkeypatch
+):
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    more = (2,) if make == Semaphore.per else ()
+    options = {"reentrant": True} if reentrant and not more else {}
+    monkeypatch.chdir(first)
+    per = make("{a}.lock", *more, **options)
+    monkeypatch.chdir(second)
+    lock = per.of(a=7)
+    assert lock.path == str(first / "7.lock")
+    assert "'7.lock'" in repr(lock)
+    assert pickle.loads(pickle.dumps(lock)).path == lock.path
+
+
+def test_a_class_that_makes_its_own_path_is_given_the_name_as_it_is(tmp_path):
+    class InFolder(Lock):
+        def __init__(self, name):
+            super().__init__(f"{tmp_path}/{name}")
+
+    assert InFolder.per("{a}.lock").of(a=7).path == f"{tmp_path}/7.lock"
+
+
+def test_two_first_calls_at_once_are_given_one_reentrant_lock(template, monkeypatch):
+    """The first is put aside where it has seen that there is none yet."""
+    per = Lock.per(template, reentrant=True)
+    aside, done = threading.Event(), threading.Event()
+    real = weakref.KeyedRef
+
+    def put_aside(*given):
+        if not aside.is_set():
+            aside.set()
+            done.wait(0.2)  # the other one may have to wait for us
+        return real(*given)
+
+    monkeypatch.setattr(weakref, "KeyedRef", put_aside)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(per.of, a=1, b=2)
+        assert aside.wait(60)
+        second = pool.submit(per.of, a=1, b=2)
+        second.add_done_callback(lambda _: done.set())
+        assert first.result() is second.result()

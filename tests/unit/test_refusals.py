@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 import tempfile
 import time
 from pathlib import Path
@@ -96,6 +97,37 @@ def test_cleanup_refuses_a_file_that_may_only_be_read(request):
     assert data.read_text() == "root's own"
 
 
+@needs("root")
+def test_a_dead_link_lock_of_another_user_is_told_as_that(request):
+    folder = Path(tempfile.mkdtemp())  # pytest's own folders are closed to others
+    request.addfinalizer(lambda: shutil.rmtree(folder))
+    folder.chmod(0o777)
+    Lock(folder / "warm", kind="link").acquire(0).release()
+
+    def as_user(uid, act):
+        child = os.fork()
+        if child == 0:
+            try:
+                os.setgid(uid)
+                os.setuid(uid)
+                act()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    def dies():
+        Lock(folder / "a", kind="link").acquire(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def is_told():
+        with pytest.raises(PermissionError, match="shared=True"):
+            Lock(folder / "a", kind="link").acquire(0)
+
+    assert as_user(65534, dies) == -signal.SIGKILL
+    assert as_user(65533, is_told) == 0
+
+
 def test_max_hold_frees_the_lock_also_when_check_saw_the_deadline_first(tmp_path):
     lease = Lock(tmp_path / "a", max_hold=0.01).acquire()
     while lease.held:
@@ -131,6 +163,8 @@ def test_no_thread_for_max_hold_leaves_nothing_held(tmp_path, monkeypatch):
     monkeypatch.setattr(native, "start_new_thread", no_thread)
     with pytest.raises(SystemRefused, match="no thread to keep max_hold"):
         lock.acquire()
+    with pytest.raises(SystemRefused, match=r"\(ulimit -u\)$"):  # it has a ttl of its own
+        Lock(tmp_path / "b", kind="link").acquire()
     assert not heartbeat._diary.entries
     monkeypatch.undo()
     with Lock(tmp_path / "a", wait=0):

@@ -174,6 +174,17 @@ def test_a_task_is_told_to_be_cancelled_itself():
         assert "cancel the task that waits instead" in said_by_task(call)
 
 
+@pytest.mark.parametrize("timeout", [10**400, 10**5000, -(10**5000)], ids=["400", "5000", "-"])
+def test_what_no_clock_counts_to_is_refused_as_a_wait_for_a_loss(timeout):
+    async def play():
+        async with AsyncLock(PATH) as lease:
+            await lease.lost.wait(timeout)
+
+    with Lock(PATH) as lease:
+        assert "None" in said(lambda: lease.lost.wait(timeout))
+    assert "None" in said_by_task(play)
+
+
 @pytest.mark.parametrize("timeout", [float("nan"), -1, True, "5"])
 def test_what_is_no_length_of_a_wait_for_a_loss_is_refused(timeout):
     want = f"timeout must be 0 or more, in seconds, or None, not {timeout!r}"

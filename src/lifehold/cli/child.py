@@ -527,6 +527,6 @@ def prctl(option: int, value: int) -> None:
         return
     try:
         ctypes = fork.lazily("ctypes")
-    except ImportError:
-        return  # Python was built without it
+    except (ImportError, SystemRefused):
+        return  # Python was built without it, or its files are gone
     ctypes.CDLL(None).prctl(option, value, 0, 0, 0)

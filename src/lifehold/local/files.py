@@ -220,8 +220,10 @@ def _load_rename() -> Any:
 
 try:
     import fcntl
-except ImportError:  # Windows: local/windows.py locks there
-    fcntl = None  # type: ignore[assignment]
+except ImportError:
+    if os.name != "nt":  # out of reach, or Python was built without it
+        raise
+    fcntl = None  # type: ignore[assignment]  # local/windows.py locks there
 
 LOCK_SH, LOCK_EX, LOCK_NB, LOCK_UN = 1, 2, 4, 8  # the same on every Unix since 4.2BSD
 

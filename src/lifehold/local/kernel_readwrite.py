@@ -64,7 +64,7 @@ class LinedFiles(Files):
         if not operation & LOCK_SH:
             return False
         found = self.fstat(fd)
-        return held_by(f"{found.st_dev}:{found.st_ino}", *self.asker())
+        return held_by(f"{found.st_dev}:{found.st_ino}", *self.asker()) is not None
 
     def asker(self) -> tuple[int, object]:
         """The thread that asks, and its task where tasks are told apart (set by the async face)."""

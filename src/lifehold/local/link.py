@@ -36,6 +36,7 @@ from .record_handle import BorrowedRecord, RecordFile, created, look
 from .record_lock import TOO_LATE, RecordLock
 from .refusals import (
     ENOTSUPP,
+    another_users,
     make_folders,
     no_links,
     no_locks,
@@ -306,7 +307,8 @@ class LinkLock(RecordLock):
     def _take_over(self, ours: RecordFile, found: Judgement) -> RecordFile | Held | None:
         if not ours.writable:
             refuse_read_only(self.files, self.path, self.path)
-        guarded = self._guard(ours) if ours.writable else False
+            raise another_users(self.path)
+        guarded = self._guard(ours)
         if guarded is None:
             return self._soon(BEING_MOVED)
         if not guarded:

@@ -259,6 +259,7 @@ class OpenFileLock(Asked):
             if not self.leads_here():
                 return Lost(CLOSED_BY_OTHERS, gone=True)
             if part.listed and not self._is_locked():
+                part.claim.end()  # it unlocks nothing, and keeps nobody out
                 return Lost(UNLOCKED, gone=True)
             if part.claim.stands():
                 return None

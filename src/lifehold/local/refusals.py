@@ -258,7 +258,7 @@ def refuse_read_only(files: Files, path: str, record: str) -> None:
 
 
 def another_users(path: str) -> SystemRefused:
-    """A record that may not be read."""
+    """A record that may not be read; or not written, where it must be to take it over."""
     return SystemRefused(
         f"{path!r} is another user's record: where several users share a lock, all of them must "
         "give shared=True",

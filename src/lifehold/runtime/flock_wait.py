@@ -49,7 +49,7 @@ def _arm() -> Any:
     if _libc is None:
         try:
             ctypes = fork.lazily("ctypes")
-        except ImportError:
+        except (ImportError, SystemRefused):
             return FlockPolling()
         lib = ctypes.CDLL(None, use_errno=True)
         lib.signal.restype, lib.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
@@ -467,7 +467,9 @@ def _nobody() -> None:
 
 try:
     import fcntl
-except ImportError:  # Windows
+except ImportError:
+    if os.name != "nt":  # out of reach, or Python was built without it
+        raise
     fcntl = None  # type: ignore[assignment]
 
 LOCK_NB = 4

@@ -157,8 +157,9 @@ def lazily(module: str) -> ModuleType:
             _undisturbed(__import__, module)
             made: ModuleType = sys.modules[module]
         except ModuleNotFoundError as error:
-            if not str(error.name).startswith("lifehold."):
-                raise  # an optional package
+            name = str(error.name)
+            if not name.startswith("lifehold.") and not _is_of_python_and_away(name):
+                raise  # an optional package, or Python was built without it
             raise SystemRefused(
                 f"{module} could not be loaded: its files cannot be reached any more, as after a "
                 "chroot or when rights were given up: import it before",
@@ -176,6 +177,19 @@ def lazily(module: str) -> ModuleType:
         if getattr(getattr(made, "__spec__", None), "_initializing", False):
             raise ImportError(f"{module} is just being imported by what a signal interrupted")
         return made
+
+
+def _is_of_python_and_away(module: str) -> bool:
+    """Whether it belongs to Python, whose library cannot be reached by now."""
+    import sys
+
+    if module.partition(".")[0] not in sys.stdlib_module_names:
+        return False
+    try:
+        os.stat(os.__file__)
+    except OSError:
+        return True
+    return False
 
 
 class later:  # noqa: N801

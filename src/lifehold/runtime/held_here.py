@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from _contextvars import ContextVar
+from _weakref import ref
 from itertools import count
 
 from ..core.errors import InvalidArgument
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
     from ..core.grant import Grant
 
 # A link is [grant, the next outer link of its context, the thread or (thread, task) that took it,
-# how many more may follow until those that are not in force are taken out].
+# how many more may follow until those that are not in force are taken out, its lease by a weak
+# reference].
 # A dropped lease empties the handle of its grant.
 #
 # What is locked -> its latest link in this process: a wait for oneself is an error, not a hang.
@@ -103,7 +105,7 @@ def _forget() -> None:
     holding.clear()
 
 
-def note(grant: Grant, owner: object) -> None:
+def note(grant: Grant, owner: object, lease: object) -> None:
     """Remember a grant as the innermost of this context, and as this process's latest of its lock.
 
     It is not forgotten at release: a link that is not in force counts no more, and goes when later
@@ -118,7 +120,7 @@ def note(grant: Grant, owner: object) -> None:
         if left <= 0:
             outer, live = tightened(outer)
             left = live + SLACK
-    link = [grant, outer, owner, left]
+    link = [grant, outer, owner, left, ref(lease)]
     current.set(link)
     if len(holding) >= _most:
         prune()
@@ -160,20 +162,40 @@ def tightened(link: list[Any] | None) -> tuple[list[Any] | None, int]:
     return kept[1], live
 
 
-def held_by(key: Hashable, thread: int, task: object) -> bool:
-    """Whether this thread, or task of it, holds what is locked under `key`."""
+def held_by(key: Hashable, thread: int, task: object) -> Any:
+    """The lease by which this thread, or task of it, holds what is locked under `key`.
+
+    None for none. One that is known to be lost is passed over: others may hold it by now.
+    """
     links = [holding.get(key), current.get()]
     while links:
         link = links.pop()
         if link is None:
             continue
-        grant, outer, owner, _ = link
+        grant, outer, owner, _, found = link
         holder, its_task = owner if isinstance(owner, tuple) else (owner, None)
         if grant.key == key and holder == thread and (task is None or its_task is task):
-            if in_force(grant):
-                return True
+            lease = found() if in_force(grant) else None
+            if lease is not None and lease._keeps_out():
+                return lease
         links.append(outer)
-    return False
+    return None
+
+
+def spelled_alike(key: Hashable) -> list[tuple[str, str]]:
+    """Other keys of what this process holds that may be `key` by another name of its folder.
+
+    Of the kinds whose key is (kind, path): to look at the file would cost each grant a call.
+    """
+    if not (isinstance(key, tuple) and len(key) == 2 and isinstance(key[1], str)):
+        return []
+    name = os.path.basename(key[1])
+    return [
+        each
+        for each, link in holding.copy().items()
+        if isinstance(each, tuple) and each[0] == key[0] and each != key and in_force(link[0])
+        if isinstance(each[-1], str) and os.path.basename(each[-1]) == name
+    ]
 
 
 def current_token(name: str | None = None) -> int | None:

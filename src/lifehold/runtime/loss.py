@@ -222,7 +222,11 @@ def check_timeout(given: object) -> None:
     """Raises InvalidArgument for what is no length of a wait."""
     if given is None:
         return
-    if isinstance(given, bool) or not isinstance(given, int | float) or not given >= 0:
+    try:
+        number = not isinstance(given, bool) and isinstance(given, int | float) and float(given)
+    except OverflowError as error:  # an int of hundreds of digits, which Python may not write
+        raise InvalidArgument("timeout is no length of time: None waits until the end") from error
+    if number is False or not number >= 0:
         raise InvalidArgument(f"timeout must be 0 or more, in seconds, or None, not {given!r}")
 
 

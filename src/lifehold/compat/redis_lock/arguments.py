@@ -197,10 +197,17 @@ class LockArguments:
         return mine
 
     def _milliseconds(self, what: str, seconds: float | str | bytes | bytearray) -> int:
-        """Raises LockError for a text, which `*` repeats: "3" would be a number of 1000 digits."""
+        """Raises LockError for what is no length of time.
+
+        A text among it, which `*` repeats: "3" would be a number of 1000 digits.
+        """
         if isinstance(seconds, str | bytes | bytearray):
             raise misused(self, f"Cannot {what} a lock by {seconds!r}: that is no number")
-        return int(seconds * 1000)
+        try:
+            float(seconds)  # else an int of hundreds of digits, of which no deadline can be made
+            return int(seconds * 1000)
+        except (OverflowError, ValueError) as error:  # infinity, NaN
+            raise misused(self, f"Cannot {what} a lock by that: no length of time") from error
 
     def _drop(self, grant: RedisGrant | None) -> None:
         """Hold no more what was just granted; an earlier grant stays in hand."""

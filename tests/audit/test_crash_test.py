@@ -15,7 +15,9 @@ import pytest
 
 from audit import other_locks
 from ground import require
+from lifehold import InvalidArgument
 from lifehold.cli.main import main
+from lifehold.testing import crash_test as crashing
 from lifehold.testing import pytest as plugin
 from lifehold.testing.crash_test import crash_test
 from servers import redis
@@ -77,6 +79,14 @@ def flocked_and_removed(path):
     return polled(path, unlink=True)
 
 
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def never(path):
     return lambda timeout: False, lambda: None
 
@@ -88,7 +98,8 @@ def everybody(path):
 def test_a_kernel_lock_survives_every_step(tmp_path):
     report = crash_test(flocked, str(tmp_path), bound=5.0)
     assert report.text() == f"{report.trials} trials, 0 faults"
-    assert report.steps == ["acquire open", "acquire flock", "release close"]
+    once = ["acquire open", "acquire flock", "release close"]
+    assert report.steps == [*once, "takeover open", "takeover flock"]
 
 
 def test_a_lock_by_presence_is_blocked_for_ever_wherever_it_is_killed(tmp_path):
@@ -111,6 +122,78 @@ def test_a_file_that_is_removed_after_flock_has_two_holders(tmp_path):
 def test_a_lock_that_nobody_gets_ends_the_test_at_once(tmp_path):
     report = crash_test(never, str(tmp_path), bound=0.2)
     assert (report.trials, report.faults[0].claim) == (1, "blocked")
+
+
+def taken_over(path):
+    """A link to a process, with more steps where that one is dead: a guard, which may be left."""
+    guard = path + ".guard"
+
+    def acquire(timeout):
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            with contextlib.suppress(FileExistsError):
+                os.symlink(str(os.getpid()), path)
+                return True
+            with contextlib.suppress(FileNotFoundError):
+                dead = not is_there(int(os.readlink(path)))
+                if dead and not os.path.exists(guard):
+                    os.mkdir(guard)
+                    os.unlink(path)
+                    os.rmdir(guard)
+            time.sleep(0.001)
+        return False
+
+    return acquire, lambda: os.unlink(path)
+
+
+def test_a_successor_is_killed_at_the_steps_by_which_it_takes_over(tmp_path):
+    report = crash_test(taken_over, str(tmp_path), bound=0.5, contenders=2)
+    found = [fault.at for fault in report.faults if fault.claim == "blocked"]
+    assert "killed in the body; the successor in acquire, behind mkdir (1)" in found
+
+
+def many_steps(path):
+    """Its 42nd of 43 steps leaves what nobody removes."""
+    acquire, release = polled(path, unlink=False)
+    left = path + ".left"
+
+    def slowly(timeout):
+        if os.path.exists(left) or not acquire(timeout):
+            return False
+        with open(path + ".data", "wb", buffering=0) as data:
+            for _ in range(38):
+                data.flush()
+        os.mkdir(left)
+        os.rmdir(left)
+        return True
+
+    return slowly, release
+
+
+def test_of_many_steps_the_last_are_tried_and_the_others_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(crashing, "MOST", 6)
+    report = crash_test(many_steps, str(tmp_path), bound=0.5, contenders=2, double=False)
+    assert [fault.at for fault in report.faults] == ["killed in acquire, behind mkdir (42)"]
+    assert report.untried == ["37 of the 43 steps of acquire"]
+    assert "not tried: 37 of the 43 steps of acquire\n" in report.text()
+
+
+def test_a_phase_of_which_no_step_is_seen_and_a_takeover_that_fails_are_told(tmp_path):
+    report = crash_test(everybody, str(tmp_path), bound=0.5, contenders=2, double=False)
+    told = [f"a death within {phase}: no step of it was seen" for phase in ("acquire", "release")]
+    assert report.untried == told
+    report = crash_test(by_hand, str(tmp_path), bound=0.2, contenders=2)
+    assert report.untried == ["a death within the takeover: the successor did not acquire"]
+    report = crash_test(never, str(tmp_path), bound=0.2, contenders=1)
+    assert report.untried == ["two at once: there is one contender"]
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"bound": float("nan")}, {"bound": -1.0}, {"stall": -1.0}, {"contenders": 0}]
+)
+def test_bounds_that_would_show_nothing_are_refused(bounds, tmp_path):
+    with pytest.raises(InvalidArgument):
+        crash_test(flocked, str(tmp_path), **bounds)
 
 
 def test_the_fixture_fails_with_one_line_a_fault(pytester):

@@ -249,6 +249,19 @@ def test_below_its_own_folder(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "d.lock").touch()
 
+@pytest.mark.no_stale_locks("**/*.lock")
+def test_in_a_hidden_folder(tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "index.lock").touch()
+
+@pytest.fixture
+def elsewhere(tmp_path_factory, monkeypatch):
+    monkeypatch.chdir(tmp_path_factory.mktemp("y"))
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_where_a_fixture_went(elsewhere):
+    pathlib.Path("g.lock").touch()
+
 @pytest.mark.no_stale_locks("*.lock")
 class TestMarksAddUp:
     @pytest.mark.no_stale_locks("*.pid")
@@ -274,6 +287,16 @@ def test_removed(tmp_path, monkeypatch):
 @pytest.mark.no_stale_locks("*.lock")
 def test_read():
     assert pathlib.Path("stood.lock").read_text() == "of another"
+
+@pytest.fixture(scope="module")
+def shared():
+    pathlib.Path("shared.lock").touch()
+    yield
+    pathlib.Path("shared.lock").unlink()
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_beside_a_file_of_its_module(shared):
+    pass
 
 @pytest.mark.no_stale_locks("build/**")
 def test_in_a_folder_that_fits():
@@ -301,8 +324,8 @@ def test_a_lock_is_left_behind_in_a_second_run_and_in_the_folder_of_the_test(pyt
     pytester.makepyfile(LEAVING)
     for _ in range(2):
         done = played(pytester)
-        done.assert_outcomes(passed=6, errors=6)
-        left = ("a", "*/b", "*/c", "*/sub/d", "*/f", "e")
+        done.assert_outcomes(passed=8, errors=8)
+        left = ("a", "*/b", "*/c", "*/sub/d", "*/.git/index", "*/g", "*/f", "e")
         done.stdout.fnmatch_lines([f"{each}.lock (*" for each in left])
 
 
@@ -311,7 +334,31 @@ def test_what_was_removed_or_only_read_is_not_left_behind(pytester):
     Path("build").mkdir()
     pytester.makepyfile(LEAVING_NONE)
     for _ in range(2):
-        played(pytester).assert_outcomes(passed=5)
+        played(pytester).assert_outcomes(passed=6)
+
+
+def test_a_mark_that_names_no_patterns_is_told_in_a_line(pytester):
+    pytester.makepyfile(
+        """
+        import pathlib, pytest
+
+        @pytest.mark.no_stale_locks
+        def test_none(): pass
+
+        @pytest.mark.no_stale_locks(pattern="*.lock")
+        def test_keyword(): pass
+
+        @pytest.mark.no_stale_locks(["*.lock"])
+        def test_list(): pass
+
+        @pytest.mark.no_stale_locks(pathlib.Path("*.lock"))
+        def test_path(): pass
+        """
+    )
+    done = pytester.runpytest_inprocess("-p", "lifehold.testing.pytest", "-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1, errors=3)
+    for given in ("", "pattern='[*].lock'", "[[]'[*].lock'[]]"):
+        done.stdout.fnmatch_lines([f"no_stale_locks({given}): give patterns, as in *"])
 
 
 def test_the_command_runs_the_same(tmp_path, monkeypatch, capfd):

@@ -124,8 +124,8 @@ def test_a_lock_that_nobody_gets_ends_the_test_at_once(tmp_path):
     assert (report.trials, report.faults[0].claim) == (1, "blocked")
 
 
-def taken_over(path):
-    """A link to a process, with more steps where that one is dead: a guard, which may be left."""
+def linked(path, *, takes_over):
+    """A link to a process. Where that is dead: a guard, which may be left, or a refusal at once."""
     guard = path + ".guard"
 
     def acquire(timeout):
@@ -134,20 +134,30 @@ def taken_over(path):
             with contextlib.suppress(FileExistsError):
                 os.symlink(str(os.getpid()), path)
                 return True
-            with contextlib.suppress(FileNotFoundError):
-                dead = not is_there(int(os.readlink(path)))
-                if dead and not os.path.exists(guard):
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                if is_there(int(os.readlink(path))):
+                    time.sleep(0.001)
+                elif not takes_over or os.path.exists(guard):
+                    return False
+                else:
                     os.mkdir(guard)
                     os.unlink(path)
                     os.rmdir(guard)
-            time.sleep(0.001)
         return False
 
     return acquire, lambda: os.unlink(path)
 
 
+def taken_over(path):
+    return linked(path, takes_over=True)
+
+
+def left_for_ever(path):
+    return linked(path, takes_over=False)
+
+
 def test_a_successor_is_killed_at_the_steps_by_which_it_takes_over(tmp_path):
-    report = crash_test(taken_over, str(tmp_path), bound=0.5, contenders=2)
+    report = crash_test(taken_over, str(tmp_path), bound=30.0, contenders=2)
     found = [fault.at for fault in report.faults if fault.claim == "blocked"]
     assert "killed in the body; the successor in acquire, behind mkdir (1)" in found
 
@@ -158,7 +168,10 @@ def many_steps(path):
     left = path + ".left"
 
     def slowly(timeout):
-        if os.path.exists(left) or not acquire(timeout):
+        if not acquire(timeout):
+            return False
+        if os.path.exists(left):
+            release()
             return False
         with open(path + ".data", "wb", buffering=0) as data:
             for _ in range(38):
@@ -172,17 +185,34 @@ def many_steps(path):
 
 def test_of_many_steps_the_last_are_tried_and_the_others_are_told(tmp_path, monkeypatch):
     monkeypatch.setattr(crashing, "MOST", 6)
-    report = crash_test(many_steps, str(tmp_path), bound=0.5, contenders=2, double=False)
+    report = crash_test(many_steps, str(tmp_path), bound=30.0, contenders=2, double=False)
     assert [fault.at for fault in report.faults] == ["killed in acquire, behind mkdir (42)"]
     assert report.untried == ["37 of the 43 steps of acquire"]
     assert "not tried: 37 of the 43 steps of acquire\n" in report.text()
+
+
+def renamed(path):
+    """Much that is called as a step is, of a str and of a list, and no step."""
+    acquire, release = polled(path, unlink=False)
+
+    def named(timeout):
+        names = [f"{path}.new".replace("new", "old")]
+        names.remove(f"{path}.old")
+        return acquire(timeout)
+
+    return named, release
+
+
+def test_what_is_only_called_as_a_step_is_none(tmp_path):
+    report = crash_test(renamed, str(tmp_path), bound=5.0, contenders=2, double=False)
+    assert report.steps == ["acquire open", "acquire flock", "release close"]
 
 
 def test_a_phase_of_which_no_step_is_seen_and_a_takeover_that_fails_are_told(tmp_path):
     report = crash_test(everybody, str(tmp_path), bound=0.5, contenders=2, double=False)
     told = [f"a death within {phase}: no step of it was seen" for phase in ("acquire", "release")]
     assert report.untried == told
-    report = crash_test(by_hand, str(tmp_path), bound=0.2, contenders=2)
+    report = crash_test(left_for_ever, str(tmp_path), bound=30.0, contenders=2)
     assert report.untried == ["a death within the takeover: the successor did not acquire"]
     report = crash_test(never, str(tmp_path), bound=0.2, contenders=1)
     assert report.untried == ["two at once: there is one contender"]

@@ -44,6 +44,7 @@ STEPS = frozenset(
     "open write writelines flush close flock lockf fcntl unlink remove rename replace mkdir rmdir"
     " link symlink ftruncate truncate fsync utime pwrite send sendall commit execute".split()
 )
+OF_OS = frozenset(("remove", "replace"))  # those of a list and of a str are no steps
 REFUSED = 75  # how a child ends that did not get the lock
 MOST = 40  # steps of one phase that are tried: a lock that polls makes no end of them
 TURNS = 3  # of each contender
@@ -106,11 +107,17 @@ class Bounds:
             raise InvalidArgument(f"contenders={self.contenders!r}: there is at least one")
 
 
+def is_step(what: object) -> bool:
+    """Whether a C function asks the kernel, or writes a file."""
+    name, owner = getattr(what, "__name__", ""), getattr(what, "__self__", None)
+    return name in STEPS and (name not in OF_OS or owner is sys.modules.get("posix"))
+
+
 def steps_until(kill_at: int, seen: list[str]) -> Callable[[Any, str, Any], None]:
     """A profiler that counts the steps and kills this process behind one of them."""
 
     def profile(_frame: object, event: str, what: Any) -> None:
-        if event == "c_return" and getattr(what, "__name__", "") in STEPS:
+        if event == "c_return" and is_step(what):
             seen.append(what.__name__)
             if len(seen) == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)

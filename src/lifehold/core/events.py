@@ -166,7 +166,7 @@ def subscribe(listener: Callable[[Event], object]) -> Callable[[], None]:
             "makes a coroutine or a generator, and nobody awaits it. Give a plain function, which "
             "may put the event into a queue for a task"
         )
-    mine = Subscription(listener)
+    mine = SubscribedListener(listener)
     listeners.append(mine)
 
     def unsubscribe() -> None:
@@ -176,7 +176,7 @@ def subscribe(listener: Callable[[Event], object]) -> Callable[[], None]:
     return unsubscribe
 
 
-class Subscription:
+class SubscribedListener:
     """One listener, told once: another subscription of the same, or of an equal one, is another."""
 
     __slots__ = ("listener",)

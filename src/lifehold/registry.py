@@ -27,9 +27,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib import metadata
+    from importlib.metadata import EntryPoint
     from typing import Any
 
-    from .core import nearest
+    from .core import nearest, offered
     from .core.deadline import Terms
     from .core.grant import Holder
     from .core.ports import Maker, Mechanism, Runtime
@@ -41,6 +42,7 @@ else:
     ground = fork.later("lifehold.local.ground", globals())
     kinds = fork.later("lifehold.local.kinds", globals())
     nearest = fork.later("lifehold.core.nearest", globals())
+    offered = fork.later("lifehold.core.offered", globals())
     opening = fork.later("lifehold.store.opening", globals())
     renewal = fork.later("lifehold.runtime.renewal", globals())
     metadata = fork.later("importlib.metadata", globals())
@@ -185,21 +187,37 @@ def _load(where: str) -> Maker:
     return found
 
 
+class OfferedMaker:
+    """A kind of a package that is not ours. Raises InvalidArgument where that does it wrong."""
+
+    def __init__(self, point: EntryPoint) -> None:
+        self.point, self.make = point, offered.load(point)
+        self.leased = bool(getattr(self.make, "leased", False))
+
+    def __call__(self, path: str, runtime: Runtime, **options: Any) -> Mechanism:
+        make = self.make
+        made: Mechanism = offered.called(
+            self.point, "failed", lambda: make(path, runtime, **options)
+        )
+        if not hasattr(made, "attempt"):
+            raise offered.wrong(self.point, f"answered a {type(made).__name__} and no mechanism")
+        return made
+
+
 def _find(kind: str) -> Maker:
     row = kinds.KINDS.get(AUTO if kind == "auto" else kind)
     if row is not None:
         _made[kind] = found = _load(row.made_by)
         return found
-    offered = {point.name: point for point in metadata.entry_points(group="lifehold.kinds")}
-    if kind in offered:
-        loaded: Maker = offered[kind].load()
-        _made[kind] = loaded
-        return loaded
+    points = {point.name: point for point in metadata.entry_points(group="lifehold.kinds")}
+    if kind in points:
+        _made[kind] = found = OfferedMaker(points[kind])
+        return found
     if kind == "session":
         raise InvalidArgument(
             "kind='session' is a lock of PostgreSQL: name it by a URL, postgresql://HOST/DB#NAME"
         )
-    known = sorted({"auto", *kinds.KINDS, *_made, *offered})
+    known = sorted({"auto", *kinds.KINDS, *_made, *points})
     near = nearest.did_you_mean(kind, known)
     near = "; flock(2) is kind='kernel'" if kind == "flock" else near
     raise InvalidArgument(f"kind must be one of {', '.join(known)}, not {kind!r}{near}")

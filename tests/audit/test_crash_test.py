@@ -15,7 +15,9 @@ import pytest
 
 from audit import other_locks
 from ground import require
+from lifehold import InvalidArgument
 from lifehold.cli.main import main
+from lifehold.testing import crash_test as crashing
 from lifehold.testing import pytest as plugin
 from lifehold.testing.crash_test import crash_test
 from servers import redis
@@ -77,6 +79,14 @@ def flocked_and_removed(path):
     return polled(path, unlink=True)
 
 
+def is_there(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def never(path):
     return lambda timeout: False, lambda: None
 
@@ -88,7 +98,8 @@ def everybody(path):
 def test_a_kernel_lock_survives_every_step(tmp_path):
     report = crash_test(flocked, str(tmp_path), bound=5.0)
     assert report.text() == f"{report.trials} trials, 0 faults"
-    assert report.steps == ["acquire open", "acquire flock", "release close"]
+    once = ["acquire open", "acquire flock", "release close"]
+    assert report.steps == [*once, "takeover open", "takeover flock"]
 
 
 def test_a_lock_by_presence_is_blocked_for_ever_wherever_it_is_killed(tmp_path):
@@ -111,6 +122,108 @@ def test_a_file_that_is_removed_after_flock_has_two_holders(tmp_path):
 def test_a_lock_that_nobody_gets_ends_the_test_at_once(tmp_path):
     report = crash_test(never, str(tmp_path), bound=0.2)
     assert (report.trials, report.faults[0].claim) == (1, "blocked")
+
+
+def linked(path, *, takes_over):
+    """A link to a process. Where that is dead: a guard, which may be left, or a refusal at once."""
+    guard = path + ".guard"
+
+    def acquire(timeout):
+        until = time.monotonic() + timeout
+        while time.monotonic() < until:
+            with contextlib.suppress(FileExistsError):
+                os.symlink(str(os.getpid()), path)
+                return True
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                if is_there(int(os.readlink(path))):
+                    time.sleep(0.001)
+                elif not takes_over or os.path.exists(guard):
+                    return False
+                else:
+                    os.mkdir(guard)
+                    os.unlink(path)
+                    os.rmdir(guard)
+        return False
+
+    return acquire, lambda: os.unlink(path)
+
+
+def taken_over(path):
+    return linked(path, takes_over=True)
+
+
+def left_for_ever(path):
+    return linked(path, takes_over=False)
+
+
+def test_a_successor_is_killed_at_the_steps_by_which_it_takes_over(tmp_path):
+    report = crash_test(taken_over, str(tmp_path), bound=30.0, contenders=2)
+    found = [fault.at for fault in report.faults if fault.claim == "blocked"]
+    assert "killed in the body; the successor in acquire, behind mkdir (1)" in found
+
+
+def many_steps(path):
+    """Its 42nd of 43 steps leaves what nobody removes."""
+    acquire, release = polled(path, unlink=False)
+    left = path + ".left"
+
+    def slowly(timeout):
+        if not acquire(timeout):
+            return False
+        if os.path.exists(left):
+            release()
+            return False
+        with open(path + ".data", "wb", buffering=0) as data:
+            for _ in range(38):
+                data.flush()
+        os.mkdir(left)
+        os.rmdir(left)
+        return True
+
+    return slowly, release
+
+
+def test_of_many_steps_the_last_are_tried_and_the_others_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(crashing, "MOST", 6)
+    report = crash_test(many_steps, str(tmp_path), bound=30.0, contenders=2, double=False)
+    assert [fault.at for fault in report.faults] == ["killed in acquire, behind mkdir (42)"]
+    assert report.untried == ["37 of the 43 steps of acquire"]
+    assert "not tried: 37 of the 43 steps of acquire\n" in report.text()
+
+
+def renamed(path):
+    """Much that is called as a step is, of a str and of a list, and no step."""
+    acquire, release = polled(path, unlink=False)
+
+    def named(timeout):
+        names = [f"{path}.new".replace("new", "old")]
+        names.remove(f"{path}.old")
+        return acquire(timeout)
+
+    return named, release
+
+
+def test_what_is_only_called_as_a_step_is_none(tmp_path):
+    report = crash_test(renamed, str(tmp_path), bound=5.0, contenders=2, double=False)
+    assert report.steps == ["acquire open", "acquire flock", "release close"]
+
+
+def test_a_phase_of_which_no_step_is_seen_and_a_takeover_that_fails_are_told(tmp_path):
+    report = crash_test(everybody, str(tmp_path), bound=0.5, contenders=2, double=False)
+    told = [f"a death within {phase}: no step of it was seen" for phase in ("acquire", "release")]
+    assert report.untried == told
+    report = crash_test(left_for_ever, str(tmp_path), bound=30.0, contenders=2)
+    assert report.untried == ["a death within the takeover: the successor did not acquire"]
+    report = crash_test(never, str(tmp_path), bound=0.2, contenders=1)
+    assert report.untried == ["two at once: there is one contender"]
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"bound": float("nan")}, {"bound": -1.0}, {"stall": -1.0}, {"contenders": 0}]
+)
+def test_bounds_that_would_show_nothing_are_refused(bounds, tmp_path):
+    with pytest.raises(InvalidArgument):
+        crash_test(flocked, str(tmp_path), **bounds)
 
 
 def test_the_fixture_fails_with_one_line_a_fault(pytester):
@@ -166,6 +279,19 @@ def test_below_its_own_folder(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "d.lock").touch()
 
+@pytest.mark.no_stale_locks("**/*.lock")
+def test_in_a_hidden_folder(tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "index.lock").touch()
+
+@pytest.fixture
+def elsewhere(tmp_path_factory, monkeypatch):
+    monkeypatch.chdir(tmp_path_factory.mktemp("y"))
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_where_a_fixture_went(elsewhere):
+    pathlib.Path("g.lock").touch()
+
 @pytest.mark.no_stale_locks("*.lock")
 class TestMarksAddUp:
     @pytest.mark.no_stale_locks("*.pid")
@@ -191,6 +317,16 @@ def test_removed(tmp_path, monkeypatch):
 @pytest.mark.no_stale_locks("*.lock")
 def test_read():
     assert pathlib.Path("stood.lock").read_text() == "of another"
+
+@pytest.fixture(scope="module")
+def shared():
+    pathlib.Path("shared.lock").touch()
+    yield
+    pathlib.Path("shared.lock").unlink()
+
+@pytest.mark.no_stale_locks("*.lock")
+def test_beside_a_file_of_its_module(shared):
+    pass
 
 @pytest.mark.no_stale_locks("build/**")
 def test_in_a_folder_that_fits():
@@ -218,8 +354,8 @@ def test_a_lock_is_left_behind_in_a_second_run_and_in_the_folder_of_the_test(pyt
     pytester.makepyfile(LEAVING)
     for _ in range(2):
         done = played(pytester)
-        done.assert_outcomes(passed=6, errors=6)
-        left = ("a", "*/b", "*/c", "*/sub/d", "*/f", "e")
+        done.assert_outcomes(passed=8, errors=8)
+        left = ("a", "*/b", "*/c", "*/sub/d", "*/.git/index", "*/g", "*/f", "e")
         done.stdout.fnmatch_lines([f"{each}.lock (*" for each in left])
 
 
@@ -228,7 +364,31 @@ def test_what_was_removed_or_only_read_is_not_left_behind(pytester):
     Path("build").mkdir()
     pytester.makepyfile(LEAVING_NONE)
     for _ in range(2):
-        played(pytester).assert_outcomes(passed=5)
+        played(pytester).assert_outcomes(passed=6)
+
+
+def test_a_mark_that_names_no_patterns_is_told_in_a_line(pytester):
+    pytester.makepyfile(
+        """
+        import pathlib, pytest
+
+        @pytest.mark.no_stale_locks
+        def test_none(): pass
+
+        @pytest.mark.no_stale_locks(pattern="*.lock")
+        def test_keyword(): pass
+
+        @pytest.mark.no_stale_locks(["*.lock"])
+        def test_list(): pass
+
+        @pytest.mark.no_stale_locks(pathlib.Path("*.lock"))
+        def test_path(): pass
+        """
+    )
+    done = pytester.runpytest_inprocess("-p", "lifehold.testing.pytest", "-p", "no:cacheprovider")
+    done.assert_outcomes(passed=1, errors=3)
+    for given in ("", "pattern='[*].lock'", "[[]'[*].lock'[]]"):
+        done.stdout.fnmatch_lines([f"no_stale_locks({given}): give patterns, as in *"])
 
 
 def test_the_command_runs_the_same(tmp_path, monkeypatch, capfd):

@@ -86,7 +86,7 @@ def test_every_answer_in_json_keeps_its_published_schema(lifehold, name):
             assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("event", history.EVENTS)
+@pytest.mark.parametrize("event", [*history.EVENTS, "of a newer version"])
 def test_every_event_of_a_history_keeps_the_published_schema(lifehold, event):
     lifehold("run", "job", "--", "true")
     file = lifehold.folder / ".job.lock.history"

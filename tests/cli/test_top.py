@@ -16,7 +16,8 @@ import jsonschema
 import pytest
 
 from ground import needs, require
-from lifehold import connect
+from lifehold import Lock, connect
+from lifehold.cli.main import main
 
 from .shell import PATIENCE, PROMPT, Shell
 
@@ -189,6 +190,13 @@ def test_a_folder_that_is_none_ends_it_before_the_screen_is_taken(shell):
     assert told.endswith("status 66\n")
     assert not re.search(OTHER_PAGE, told)
     assert "LOCK" in shell.run("TERM=dumb lifehold top ./place")  # once: it cannot draw
+
+
+def test_a_width_that_no_screen_has_is_no_error(tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("COLUMNS", "9" * 20)
+    with Lock(tmp_path / "x.lock"):
+        assert main(["top", "--once", str(tmp_path)]) == 0
+    assert "x.lock" in capfd.readouterr().out
 
 
 def test_ls_of_the_host_shows_a_lock_wherever_it_lies(lifehold, place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import sys
 import time
@@ -148,6 +149,19 @@ class GivesReadersTheirOwnToken(MemoryLock):
         return answer
 
 
+class CountsAnewAfterALoss(MemoryLock):
+    """Its counter lies beside the holder's record, and goes with it."""
+
+    counts: ClassVar[dict[str, int]] = {}
+
+    def attempt(self):
+        answer = super().attempt()
+        if not isinstance(answer, Grant):
+            return answer
+        count = self.counts[self.path] = self.counts.get(self.path, 0) + 1
+        return replace(answer, token=count)
+
+
 FAULTS = {
     LetsTwoIn: "workers_are_never_inside_together",
     RepeatsItsToken: "each_token_is_greater_than_the_last",
@@ -199,6 +213,19 @@ def test_a_faulty_mechanism_breaks_the_claim_about_its_fault(fault, face, subjec
     with pytest.raises(Exception) as caught:  # noqa: PT011
         case.run(tmp_path)
     assert not isinstance(caught.value, (AttributeError, TypeError, NameError))
+
+
+def test_a_token_that_repeats_after_a_loss_breaks_the_claim_about_it(subject, tmp_path):
+    faulty = subject(CountsAnewAfterALoss)
+
+    def lose(path):
+        CountsAnewAfterALoss.counts.clear()
+        faulty.lose(path)
+
+    robbed = dataclasses.replace(faulty, lose=lose)
+    case = next(c for c in cases(robbed, ["blocking"]) if "after_a_loss" in str(c))
+    with pytest.raises(ClaimBroken, match="1 after the lost 1"):
+        case.run(tmp_path)
 
 
 def test_readers_that_pass_a_waiting_writer_break_the_claim_about_it(tmp_path, monkeypatch):
@@ -262,6 +289,11 @@ def test_a_kind_that_lacks_something_must_say_why():
         Subject("kernel", lacks={"token": ""})
     with pytest.raises(ValueError, match="reasons"):
         Subject("kernel", lacks={"wings": "none"})
+
+
+def test_a_shape_of_which_no_claim_speaks_is_refused():
+    with pytest.raises(ValueError, match="semaphor'"):
+        Subject("kernel", shape="semaphor")
 
 
 def test_every_capability_is_asked_for_by_some_claim():

@@ -11,6 +11,7 @@ from itertools import count
 
 import pytest
 
+from lifehold import InvalidArgument
 from lifehold.local.files import LOCK_EX, LOCK_NB, READ_WRITE
 from lifehold.local.kernel import KernelLock
 from lifehold.runtime import process
@@ -448,3 +449,9 @@ def test_a_model_of_ones_own_adds_calls_and_events():
     assert MUTEX in report.kinds
     schedule = report.violations[MUTEX].schedule
     assert any("ran_out" in line for line in schedule)
+
+
+@pytest.mark.parametrize("clients", [(), (5,)])
+def test_an_exploration_of_nobody_is_refused(clients):
+    with pytest.raises(InvalidArgument, match="Clients"):
+        Exploration(*clients)

@@ -97,6 +97,41 @@ def test_a_run_in_which_nothing_was_tried_is_no_survival(capfd):
     assert "no pause met a holder" in told
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--latency", "10", "--hours", "6m"),
+        ("--timeout", "0.001", "--hours", "6m"),
+        ("--loss", "99.9%", "--hours", "6m"),
+    ],
+    ids=" ".join,
+)
+def test_a_run_in_which_no_grant_arrived_is_no_survival(capfd, words):
+    code, out, told = run(capfd, *words)
+    assert (code, out) == (exits.USAGE, "")
+    assert "no grant reached" in told or "nothing was granted" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--crash-every", "1000h"), "no crash"),
+        (("--cut", "8", "--cut-every", "1000h"), "no cut"),
+        (("--step", "1", "--step-every", "1000h"), "no step"),
+        (("--failover-every", "1000h"), "no failover"),
+    ],
+)
+def test_a_fault_that_was_asked_for_and_did_not_come_is_no_survival(capfd, words, named):
+    code, out, told = run(capfd, *words, "--hours", "30s")
+    assert (code, out) == (exits.USAGE, "")
+    assert named in told
+
+
+def test_a_fault_that_nobody_asked_for_need_not_come(capfd):
+    code, _, told = run(capfd, "--hours", "30s", "--crash-every", "0", "--step", "0")
+    assert (code, told) == (exits.DONE, "")
+
+
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_a_run_in_which_nothing_was_granted_is_no_survival(capfd, form):
     code, out, told = run(capfd, *form, "--hours", "0.001s")

@@ -99,3 +99,12 @@ def test_an_order_that_was_carried_out_is_told_though_another_row_is_damaged(
     assert told is not None
     assert told.evidence
     assert not site.state("gpu").holders
+
+
+def test_of_what_is_no_database_no_word_is_told_that_would_not_help(tmp_path):
+    (tmp_path / "notes.db").write_text("these are my notes\n")
+    url = f"sqlite:///{tmp_path}/notes.db#x"
+    for word in ("", "damaged"):
+        told = stored.clear(url, force=word)
+        assert (told.action, told.word) == (KEPT, "")
+        assert "no database" in told.why

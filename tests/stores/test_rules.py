@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 import unicodedata
@@ -24,7 +25,14 @@ from lifehold.store.site import Site
 from lifehold.store.sqlite.backend import Sqlite
 from lifehold.store.sqlite.database import Database
 from lifehold.testing import backends, histories
-from lifehold.testing.backends import CLAIMED, ClaimBroken, StoreCase, StoreSubject, cases
+from lifehold.testing.backends import (
+    CLAIMED,
+    ClaimBroken,
+    ComingClient,
+    StoreCase,
+    StoreSubject,
+    cases,
+)
 from lifehold.testing.histories import play
 
 
@@ -206,6 +214,48 @@ def over(backend):
     return lambda name: StoreCase(
         StoreSubject("toy", lambda: Site("toy://", backend, waker)), claimed(name)
     )
+
+
+class LooksFirst(toys.TableStore):
+    """GET, decide, SET without a comparison: whoever comes in between is overwritten."""
+
+    async def acquire(self, request):
+        text = self.table.get(request.name)[1]
+        state = LockState(request.name) if text is None else LockState.read(request.name, text)
+        answer = state.at(0.0, os.urandom(4).hex(), 0).acquire(request)
+        if isinstance(answer, Given):
+            self.set(request.name, state.text())
+        return answer
+
+    def set(self, name, text):
+        time.sleep(0.001)  # a round trip
+        with self.table.mutex:
+            version = self.table.items.get(name, (0, None))[0]
+            self.table.items[name] = version + 1, text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "of_those_who_ask_at_once_one_comes_in",
+        "of_those_who_ask_at_once_each_has_its_own_slot",
+        "of_those_who_ask_at_once_no_writer_is_beside_a_reader",
+    ],
+)
+def test_a_store_that_looks_before_it_sets_fails(name):
+    with pytest.raises(ClaimBroken, match="L1"):
+        over(LooksFirst())(name).run()
+
+
+def test_clients_that_are_in_beside_each_other_are_seen():
+    def lock():
+        backend = Memory()
+        return StoreLock(Site("toy://", backend, backend), "x", BLOCKING, terms(60.0))
+
+    order = []
+    ComingClient(lock(), order, stay=True).home()
+    with pytest.raises(ClaimBroken, match="two are in"):
+        ComingClient(lock(), order).home()
 
 
 @pytest.mark.parametrize("store", [RenewsShort, RenewsShortWatched])

@@ -106,6 +106,36 @@ def test_a_listener_that_would_only_be_made_and_not_run_is_refused(later):
     assert events.listeners == before
 
 
+class EqualListener:
+    """Equal to any other, as a listener with values may be."""
+
+    def __init__(self):
+        self.told = 0
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+    def __call__(self, event):
+        self.told += 1
+
+
+def test_who_ends_a_subscription_twice_ends_no_other():
+    first, second = EqualListener(), EqualListener()
+    end_first, end_same, end_second = map(events.subscribe, (first, first, second))
+    try:
+        end_second()
+        end_first()
+        end_first()
+        events.tell(object())
+        assert (first.told, second.told) == (1, 0)
+    finally:
+        end_same()
+    events.tell(object())
+    assert first.told == 1
+
+
 def test_an_interrupt_in_a_callback_reaches_the_program_and_the_other_callbacks_are_called():
     lost, called = LostSignal(lambda: True), threading.Event()
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import types
 from collections.abc import Iterator
 
 import pytest
@@ -314,6 +315,13 @@ def test_a_row_of_others_is_asked_first(tmp_path, monkeypatch):
     row = families.Family("mine", "my lock", lambda sight: families.StatedHolder(words="hello"))
     monkeypatch.setattr(families, "_others", [row])
     assert asked(formats.file(tmp_path, "x.lock", "1\n")).family == "mine"
+
+
+def test_rows_of_others_that_are_none_are_left_out(monkeypatch):
+    point = types.SimpleNamespace(load=lambda: 5)
+    monkeypatch.setattr(families, "_others", None)
+    monkeypatch.setattr(families, "_offered", lambda: [point])
+    assert families.known() == families.OURS
 
 
 def test_a_row_of_others_that_fails_is_left_out(tmp_path, monkeypatch, gone, all_seen):

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from lifehold import InvalidArgument
 from lifehold.testing.history import (
     FENCE,
     GENERATION,
@@ -168,3 +169,11 @@ def test_a_kill_ends_the_life_that_it_met(tmp_path):
             killer.note("killed", who="w")
     one, other = read(tmp_path)["c"]
     assert one.entered <= one.left <= other.entered <= other.left
+
+
+@pytest.mark.parametrize(("what", "slot"), [("exclusive", None), ("", None), (SLOT, None)])
+def test_a_turn_that_cannot_be_judged_is_not_noted(tmp_path, what, slot):
+    diary = Diary(tmp_path, "c", "w1")
+    with diary, pytest.raises(InvalidArgument), diary.turn(what, 1, slot):
+        pass
+    assert read(tmp_path) == {}

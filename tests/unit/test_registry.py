@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
 
-from lifehold import InvalidArgument, Lock, registry
+from lifehold import InvalidArgument, Lock, connect, registry
 from lifehold.testing.dict_lock import MemoryLocks
 
 BAD = [
@@ -100,6 +101,48 @@ def test_a_kind_of_an_installed_package_is_found_by_its_entry_point(tmp_path, mo
             Lock("x", kind="stone")
     finally:
         registry._made.pop("paper", None)
+
+
+WRONG = """
+def raises(*given, **options):
+    raise RuntimeError("boom")
+
+def none(*given, **options):
+    pass
+
+seven = 7
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("wrong_kind:raises", "RuntimeError: boom"),
+        ("wrong_kind:none", "NoneType"),
+        ("wrong_kind:seven", "int"),
+        ("wrong_kind:missing", "AttributeError"),
+        ("no_such_module:make", "ModuleNotFoundError"),
+    ],
+)
+def test_an_entry_point_that_does_it_wrong_is_named_with_its_package(
+    value, said, tmp_path, monkeypatch
+):
+    folder = tmp_path / "wrong-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: wrong\nVersion: 1.0\n")
+    groups = [f"[lifehold.{group}]\nwrong = {value}\n" for group in ("kinds", "stores")]
+    (folder / "entry_points.txt").write_text("\n".join(groups))
+    Path(tmp_path, "wrong_kind.py").write_text(WRONG)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for ask in (
+        lambda: Lock("x", kind="wrong"),
+        lambda: connect("wrong://host"),
+        lambda: Lock("wrong://host#name").acquire(),
+    ):
+        with pytest.raises(InvalidArgument, match=re.escape(f"'wrong' = {value} of wrong")) as told:
+            ask()
+        assert said in str(told.value)
+    registry._made.pop("wrong", None)
 
 
 def test_the_old_name_of_the_lock_in_a_dict_is_the_same_module():

@@ -56,6 +56,13 @@ BELIEFS = {
     "semaphore": "never did more believe to hold it than it has permits, nor two one slot",
 }
 SHOWN = 12  # last lines of a log
+# What may be asked for, by the setting that says how often it comes.
+OFTEN = {
+    "crash_every": "crash_every",
+    "cut": "cut_every",
+    "step": "step_every",
+    "failover_every": "failover_every",
+}
 NOT_OF_A_SCENARIO = ("seed", "scale", "shrink", "log", "json")
 
 
@@ -75,15 +82,7 @@ def simulate(words: list[str]) -> int:
         for line in played(plan, given["seed"], keep=True).lines:
             say(line, prefix="")
     verdict = judged(plan, given["seed"])
-    if plan.pause and not verdict.outcome.pauses:
-        raise InvalidArgument(
-            f"in {_hours(plan.hours)} no pause met a holder, so nothing was tried: give more "
-            "--hours, or a smaller --pause-every"
-        )
-    if verdict.survives and not verdict.outcome.grants:
-        raise InvalidArgument(
-            f"in {_hours(plan.hours)} nothing was granted, so nothing was tried: give more --hours"
-        )
+    _refuse_untried(verdict, given)
     least = smallest(verdict) if given["shrink"] else None
     typed = [word for word in words if word not in ("--json", "--log", "--shrink")]
     if given["json"]:
@@ -104,6 +103,36 @@ def _refuse_unused(plan: Scenario, given: Mapping[str, Any]) -> None:
             raise InvalidArgument(f"--{name} is for --shape {shape}, and this is {plan.shape!r}")
     if given["scale"] and plan.shape != "lock":
         raise InvalidArgument("--scale is for locks: leave out --shape")
+
+
+def _refuse_untried(verdict: SettingVerdict, given: Mapping[str, Any]) -> None:
+    """Where nothing could go wrong, that nothing did says nothing."""
+    outcome, plan = verdict.outcome, verdict.outcome.scenario
+    within = f"in {_hours(plan.hours)}"
+    if plan.pause and not outcome.pauses:
+        raise InvalidArgument(
+            f"{within} no pause met a holder, so nothing was tried: give more "
+            "--hours, or a smaller --pause-every"
+        )
+    if not verdict.survives:
+        return
+    if not outcome.grants:
+        raise InvalidArgument(
+            f"{within} nothing was granted, so nothing was tried: give more --hours"
+        )
+    if not outcome.turns:  # the store gave, and its answers did not come
+        raise InvalidArgument(
+            f"{within} no grant reached its node, so nothing was tried: "
+            "give more --hours, a longer --timeout, or less --latency or --loss"
+        )
+    met = {fault.kind.partition("_")[0] for fault in outcome.faults}
+    for name, often in OFTEN.items():
+        asked = given[name] and getattr(plan, often)
+        if asked and name.removesuffix("_every") not in met:
+            raise InvalidArgument(
+                f"{within} there was no {name.removesuffix('_every')}, so it was not tried: give "
+                f"more --hours, or a smaller --{often.replace('_', '-')}"
+            )
 
 
 def smallest(verdict: SettingVerdict) -> Outcome | None:

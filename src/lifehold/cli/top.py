@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ..ops.changes import LookPace
 
 SCHEMA = "lifehold.top/1"
+WIDEST = 4096  # columns
 MISSING = (
     "the live table needs the package rich: pip install 'lifehold[top]'. Without it: "
     "lifehold top --once"
@@ -86,6 +87,7 @@ def _once(given: dict[str, Any], folders: list[str]) -> int:
         put(render.as_json(SCHEMA, [row.answer for row in rows], now, unseen))
         return exits.DONE
     wide = columns_of(1)[0] if os.isatty(1) else shutil.get_terminal_size((120, 24)).columns
+    wide = min(wide, WIDEST)  # $COLUMNS is any number
     put(top_rows.as_text(rows, wide) if rows else "no lock is in use")
     for text in unseen:
         say(f"not seen: {text}")

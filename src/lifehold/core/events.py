@@ -166,13 +166,26 @@ def subscribe(listener: Callable[[Event], object]) -> Callable[[], None]:
             "makes a coroutine or a generator, and nobody awaits it. Give a plain function, which "
             "may put the event into a queue for a task"
         )
-    listeners.append(listener)
+    mine = SubscribedListener(listener)
+    listeners.append(mine)
 
     def unsubscribe() -> None:
-        if listener in listeners:
-            listeners.remove(listener)
+        if mine in listeners:
+            listeners.remove(mine)
 
     return unsubscribe
+
+
+class SubscribedListener:
+    """One listener, told once: another subscription of the same, or of an equal one, is another."""
+
+    __slots__ = ("listener",)
+
+    def __init__(self, listener: Callable[[Event], object]) -> None:
+        self.listener = listener
+
+    def __call__(self, event: Event) -> object:
+        return self.listener(event)
 
 
 LATER = 0x20 | 0x80 | 0x200  # of a code object: a generator, a coroutine, an async generator

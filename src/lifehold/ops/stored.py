@@ -252,6 +252,8 @@ DAMAGED = "damaged"  # the word for what no grant can be told of
 def _clear_damaged(url: str, error: CorruptRecord, force: str, dry_run: bool) -> ClearOutcome:
     site, key = parted(url)
     found = LockAnswer(shown(url), site.address(key), SUSPECT, kind="lease", note=error.text)
+    if error.name is None:  # of the whole store, in which nothing can be put right
+        return ClearOutcome(found.path, KEPT, error.text, found)
     if force != DAMAGED:
         return ClearOutcome(found.path, KEPT, error.text, found, DAMAGED)
     if not dry_run:

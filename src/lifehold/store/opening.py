@@ -22,13 +22,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from importlib import metadata
+    from importlib.metadata import EntryPoint
     from typing import Any
 
-    from ..core import nearest
+    from ..core import nearest, offered
     from ..core.deadline import Terms
     from ..core.ports import Mechanism, Runtime
 else:
     nearest = fork.later("lifehold.core.nearest", globals())
+    offered = fork.later("lifehold.core.offered", globals())
     metadata = fork.later("importlib.metadata", globals())
 
 DEFAULT_TTL = 30.0  # seconds
@@ -120,16 +122,39 @@ def opener(url: str, known: dict[str, str]) -> Opener:
     if where is not None:
         module, _, name = where.partition(":")
         return _as_opener(getattr(fork.lazily(module), name))
-    offered = {point.name: point for point in metadata.entry_points(group="lifehold.stores")}
-    if scheme in offered:
-        return _as_opener(offered[scheme].load())
-    schemes = sorted({"file", *known, *offered})
+    points = {point.name: point for point in metadata.entry_points(group="lifehold.stores")}
+    if scheme in points:
+        return OfferedOpener(points[scheme])
+    schemes = sorted({"file", *known, *points})
     meant = nearest.nearest(scheme.lower(), schemes)
     raise InvalidArgument(
         f"{printable(masked_url(url))!r} is a URL, and there is no store for "
         f"{printable(scheme)!r} here; there is one for: {', '.join(schemes)}"
         + (f"; did you mean {meant}://?" if meant else "")
     )
+
+
+class OfferedOpener(Opener):
+    """A store of a package that is not ours. Raises InvalidArgument where that does it wrong."""
+
+    __slots__ = ("_point",)
+
+    def __init__(self, point: EntryPoint) -> None:
+        found = _as_opener(offered.load(point))
+        super().__init__(found._open, settled=found.settled, upkeep=found.upkeep)
+        self._point = point
+
+    def __call__(self, url: str, **options: object) -> Site:
+        try:
+            found: object = super().__call__(url, **options)
+        except (LifeholdError, OSError, ValueError):
+            raise
+        except (Exception, SystemExit) as error:
+            why = type(error).__name__ if "@" in url else offered.said(error)
+            raise offered.wrong(self._point, f"failed: {why}") from error
+        if not isinstance(found, Site):
+            raise offered.wrong(self._point, f"answered a {type(found).__name__} and no Site")
+        return found
 
 
 def _as_opener(found: Any) -> Opener:

@@ -23,8 +23,10 @@ may answer the same store again; what other names hold is nobody's business here
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -55,7 +57,7 @@ from .histories import play
 from .stage import ClaimBroken
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from ..core.backend import Backend, State
     from ..core.deadline import Terms
@@ -66,6 +68,7 @@ LONG, SHORT = 60.0, 1.0  # seconds: of leases that stay, and of those that are t
 PATIENT = 30.0  # seconds for what comes soon unless the machine is very busy
 HISTORIES = 8  # random ones, of STEPS each
 STEPS = 60
+RIVALS, ROUNDS = 4, 8  # who ask at once, and how often they do
 ENDS = ("Name", "name"), ("end", "end "), ("\u00e9", "e\u0301")  # of names that are not one
 
 
@@ -106,6 +109,40 @@ class StoreStage:
         name, ttl = shape.pop("name", self.name), shape.pop("ttl", LONG)
         request = Request(name, self.nonce(word), ttl, process.here(), **shape)
         return finish(self.backend.acquire(request))
+
+    def rush(self, shapes: dict[str, dict[str, Any]]) -> dict[str, Given]:
+        """Who is let in of some that ask at the same time, a thread each."""
+        start, answers = threading.Barrier(len(shapes)), dict[str, Any]()
+
+        def ask(word: str) -> None:
+            try:
+                start.wait(PATIENT)
+                answers[word] = self.asks(word, **shapes[word])
+            except BaseException as error:
+                answers[word] = error
+
+        rivals = [threading.Thread(target=ask, args=(word,)) for word in shapes]
+        with _switching_often():
+            for rival in rivals:
+                rival.start()
+            for rival in rivals:
+                rival.join()
+        for answer in answers.values():
+            if isinstance(answer, BaseException):
+                raise answer
+        return {word: each for word, each in answers.items() if isinstance(each, Given)}
+
+    def rushes(self, *shapes: dict[str, Any]) -> Iterator[dict[str, Given]]:
+        """Who is let in by each rush; then they leave, and no other one of them has been in.
+
+        Every second time on a name that nobody has had, else on one that was left.
+        """
+        for number in range(ROUNDS):
+            self.name = f"claim/{self.salt}/{number // 2}"
+            asked = {f"rival{rival}.{number}": shape for rival, shape in enumerate(shapes)}
+            yield (given := self.rush(asked))
+            left = [word for word in asked if self.leaves(word)]
+            self.demand(left == [word for word in asked if word in given], f"in was {left}")
 
     def comes_in(self, nonce: str, **shape: object) -> Given:
         """The grant. Raises ClaimBroken where it is refused."""
@@ -169,6 +206,17 @@ class StoreStage:
         while not what():
             self.demand(clock.now() < over, otherwise)
             clock.pause(0.005)
+
+
+@contextmanager
+def _switching_often() -> Iterator[None]:
+    """Threads take turns so often that one comes between the look and the step of another."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
 
 
 class CountingBackend:
@@ -243,16 +291,28 @@ class ComingClient(threading.Thread):
         self.lock, self.order, self.stay = lock, order, stay
         self.grant: object = None
         self.error: BaseException | None = None
+        self.gone = False
         self.start()
 
     def run(self) -> None:
         try:
             self.grant = finish(acquire(self.lock, BLOCKING, Ask(self.lock.path)))
-            self.order.append(self)
+            self.order.append(self)  # before the look at the others: of two one sees the other
+            if any(each.is_in() for each in self.order if each is not self):
+                raise ClaimBroken("two are in")
             if not self.stay and isinstance(self.grant, Grant):
+                clock.pause(0.001)
+                self.gone = True
                 self.lock.drop(self.grant)
         except BaseException as error:
             self.error = error
+
+    def is_in(self) -> bool:
+        """Whether it has not gone, and its lease is not over on a machine that paused."""
+        grant = self.grant
+        if self.gone or not isinstance(grant, Grant):
+            return False
+        return grant.deadline is None or clock.now() < grant.deadline
 
     def home(self) -> None:
         """It has come in. Raises what kept it out."""
@@ -304,6 +364,33 @@ def one_holder_is_in_and_the_same_nonce_is_the_same_grant(stage: StoreStage) -> 
     stage.demand(stage.leaves("one"), "it was not in")
     stage.demand(not stage.leaves("one"), "it was in twice")
     stage.comes_in("three")
+
+
+@claim()
+def of_those_who_ask_at_once_one_comes_in(stage: StoreStage) -> None:
+    for given in stage.rushes(*[{}] * RIVALS):
+        stage.demand(len(given) <= 1, f"L1: {len(given)} are in at once: {given}")
+        if not given:  # they were in the way of each other, and now nobody is
+            stage.comes_in("alone")
+            stage.leaves("alone")
+
+
+@claim("permits")
+def of_those_who_ask_at_once_each_has_its_own_slot(stage: StoreStage) -> None:
+    for given in stage.rushes(*[{"capacity": 2}] * RIVALS):
+        stage.demand(len(given) <= 2, f"L1: {len(given)} are in at once of 2: {given}")
+        for what in ("slot", "token"):
+            told = [getattr(each, what) for each in given.values()]
+            stage.demand(len(set(told)) == len(told), f"two have one {what}: {given}")
+
+
+@claim("readers")
+def of_those_who_ask_at_once_no_writer_is_beside_a_reader(stage: StoreStage) -> None:
+    write: dict[str, object] = {"capacity": WHOLE, "weight": WHOLE}
+    read: dict[str, object] = {"capacity": WHOLE, "shared": True}
+    for given in stage.rushes(write, read, write, read):
+        writers = [word for word in given if word.startswith(("rival0", "rival2"))]
+        stage.demand(not writers or len(given) == 1, f"L1: {writers} beside others: {given}")
 
 
 @claim()
@@ -506,6 +593,7 @@ def waiters_come_in_by_their_order(stage: StoreStage) -> None:
     for number in range(1, 6):
         comers.append(ComingClient(stage.lock(site), order))
         stage.until(partial(stage.has_waiters, number), "it is not in line")
+    stage.demand(not order, "two are in")
     before = counted.count
     holder.leave()
     for comer in comers:

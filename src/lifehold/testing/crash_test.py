@@ -13,7 +13,7 @@ called anew in each process. What is looked at:
 
 - killed: SIGKILL behind each step of acquire, in the body, behind each step of release. The next
   process acquires within `bound`; of `contenders` processes each gets its turn, and no two at once.
-- twice: the successor is killed too, behind each step of its acquire.
+- twice: the successor is killed too, behind each step by which it takes the lock over.
 - stopped: a holder that stands still for `stall` seconds and goes on does not work beside another.
 
 A step is a call of the kernel or of a file that Python code makes through a C function: open,
@@ -23,6 +23,7 @@ write, flock, unlink and their like. Linux and macOS: processes are forked.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import InvalidArgument
 from ..runtime import clock
 
 if TYPE_CHECKING:
@@ -42,8 +44,9 @@ STEPS = frozenset(
     "open write writelines flush close flock lockf fcntl unlink remove rename replace mkdir rmdir"
     " link symlink ftruncate truncate fsync utime pwrite send sendall commit execute".split()
 )
+OF_OS = frozenset(("remove", "replace"))  # those of a list and of a str are no steps
 REFUSED = 75  # how a child ends that did not get the lock
-MOST = 16  # steps of one phase
+MOST = 40  # steps of one phase that are tried: a lock that polls makes no end of them
 TURNS = 3  # of each contender
 
 
@@ -63,15 +66,30 @@ class CrashReport:
     trials: int = 0
     steps: list[str] = field(default_factory=list)
     faults: list[CrashFault] = field(default_factory=list)
+    untried: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
         return not self.faults
 
     def text(self) -> str:
-        """One line a fault, and what was tried."""
+        """One line a fault, and what was tried and was not."""
         rows = [f"{fault.claim}: {fault.at}: {fault.text}" for fault in self.faults]
+        rows += [f"not tried: {each}" for each in self.untried]
         return "\n".join([*rows, f"{self.trials} trials, {len(self.faults)} faults"])
+
+    def numbered(self, phase: str, steps: list[str]) -> list[tuple[int, str]]:
+        """The steps of a phase that are to be tried, by their numbers; the others are noted."""
+        tried = list(enumerate(steps, 1))
+        if not tried:
+            self.untried.append(f"a death within {phase}: no step of it was seen")
+        if len(tried) > MOST:
+            self.untried.append(f"{len(tried) - MOST} of the {len(tried)} steps of {phase}")
+            tried = (
+                tried[: MOST // 2] + tried[-(MOST // 2) :]
+            )  # a takeover comes behind the polling
+        self.steps += [f"{phase} {name}" for _, name in tried]
+        return tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +100,24 @@ class Bounds:
     contenders: int = 4
     stall: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not 0 < self.bound < math.inf or not 0 <= self.stall < math.inf:
+            raise InvalidArgument(f"seconds, not bound={self.bound!r}, stall={self.stall!r}")
+        if self.contenders < 1:
+            raise InvalidArgument(f"contenders={self.contenders!r}: there is at least one")
+
+
+def is_step(what: object) -> bool:
+    """Whether a C function asks the kernel, or writes a file."""
+    name, owner = getattr(what, "__name__", ""), getattr(what, "__self__", None)
+    return name in STEPS and (name not in OF_OS or owner is sys.modules.get("posix"))
+
 
 def steps_until(kill_at: int, seen: list[str]) -> Callable[[Any, str, Any], None]:
     """A profiler that counts the steps and kills this process behind one of them."""
 
     def profile(_frame: object, event: str, what: Any) -> None:
-        if event == "c_return" and getattr(what, "__name__", "") in STEPS:
+        if event == "c_return" and is_step(what):
             seen.append(what.__name__)
             if len(seen) == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -164,13 +194,12 @@ class Trial:
 
         return ended(forked(work), self.bounds.bound * 3 + 5)
 
-    def steps(self, phase: str) -> list[str]:
-        self.life(phase, 0)
-        try:
-            with open(f"{self.path}.{phase}.steps") as file:
-                return [str(each) for each in json.load(file)][:MOST]
-        except (OSError, ValueError):
-            return []
+    def steps(self, phase: str) -> list[str] | None:
+        """Those of a life to its end; None of one that did not get the lock."""
+        if self.life(phase, 0) != 0:
+            return None
+        with open(f"{self.path}.{phase}.steps") as file:
+            return [str(each) for each in json.load(file)]
 
     def contend(self) -> list[tuple[str, str]]:
         """Some processes at once: each is to have its turn, and no two the same time.
@@ -246,6 +275,19 @@ class Trial:
         return []
 
 
+def taking_over(
+    factory: Factory, folder: str, bounds: Bounds, report: CrashReport
+) -> list[tuple[int, str]]:
+    """The steps of who acquires behind a death: often others than where nobody has been."""
+    trial = Trial(factory, folder, bounds)
+    trial.life("body", 0)
+    steps = trial.steps("acquire")
+    if steps is None:
+        report.untried.append("a death within the takeover: the successor did not acquire")
+        return []
+    return report.numbered("takeover", steps)
+
+
 def crash_test(
     factory: Factory,
     folder: str,
@@ -262,6 +304,8 @@ def crash_test(
     """
     bounds = Bounds(bound, contenders, stall)
     report = CrashReport()
+    if contenders == 1:
+        report.untried.append("two at once: there is one contender")
 
     def judged(at: str, *lives: tuple[str, int]) -> None:
         trial = Trial(factory, folder, bounds)
@@ -273,15 +317,14 @@ def crash_test(
     judged("nobody is killed")
     if any(fault.claim == "blocked" for fault in report.faults):
         return report  # it does not work at all
-    acquiring = Trial(factory, folder, bounds).steps("acquire")
-    releasing = Trial(factory, folder, bounds).steps("release")
-    report.steps = [f"acquire {name}" for name in acquiring] + [f"release {n}" for n in releasing]
-    for number, name in enumerate(acquiring, 1):
+    acquiring = report.numbered("acquire", Trial(factory, folder, bounds).steps("acquire") or [])
+    releasing = report.numbered("release", Trial(factory, folder, bounds).steps("release") or [])
+    for number, name in acquiring:
         judged(f"killed in acquire, behind {name} ({number})", ("acquire", number))
     judged("killed in the body", ("body", 0))
-    for number, name in enumerate(releasing, 1):
+    for number, name in releasing:
         judged(f"killed in release, behind {name} ({number})", ("release", number))
-    for number, name in enumerate(acquiring if double else (), 1):
+    for number, name in taking_over(factory, folder, bounds, report) if double else ():
         at = f"killed in the body; the successor in acquire, behind {name} ({number})"
         judged(at, ("body", 0), ("acquire", number))
     if stall:

@@ -28,6 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..core.errors import InvalidArgument
 from ..core.value import value
 from ..runtime import clock
 from .actor import RUNS, STOP, Actor, Call, Effects, LocalStates, Program, repeatable
@@ -110,6 +111,8 @@ class Exploration:
         name: str = "",
         unseen: Callable[[World, int, Call], bool] | None = None,
     ) -> None:
+        if not clients or not all(isinstance(each, Client) for each in clients):
+            raise InvalidArgument(f"an exploration is of Clients, one or more, not of {clients!r}")
         self.name, self.clients, self.crashes, self.model = name, clients, crashes, model or Model()
         self.quiet: Callable[[Call], bool] = quiet or never
         self.unseen = unseen

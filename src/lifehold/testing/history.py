@@ -28,6 +28,7 @@ from collections import defaultdict
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ..core.errors import InvalidArgument
 from ..core.value import replace, value
 from ..runtime import clock
 
@@ -104,7 +105,14 @@ class Diary:
     def turn(
         self, what: str, token: int | None, slot: int | None = None, asked: int = 0
     ) -> Generator[int]:
-        """Noted as inside for the time of the block."""
+        """Noted as inside for the time of the block.
+
+        Raises InvalidArgument for a turn of which `judge` could say nothing.
+        """
+        if what not in (WRITE, READ, SLOT):
+            raise InvalidArgument(f"what is {WRITE!r}, {READ!r} or {SLOT!r}, not {what!r}")
+        if what == SLOT and slot is None:
+            raise InvalidArgument("a turn in a slot says in which: give slot=")
         self._count += 1
         number, entered = self._count, stamp()
         facts = {"what": what, "token": token, "slot": slot, "asked": asked or entered}

@@ -9,8 +9,8 @@
 `crash_holder(factory, **bounds)` fails the test with one line a fault. `no_stale_locks`, as a mark
 or with `--no-stale-locks GLOB` for all tests, names what was left and who made it. Marks of a test,
 its class and its module add up. A file counts that the test has made, made anew or touched. A
-relative pattern is looked up in the folder where the test begins, wherever it goes, and in its
-`tmp_path` if it has that fixture.
+relative pattern is looked up in the folder where the test begins, wherever it goes, in the one to
+which a fixture went before, and in its `tmp_path` if it has that fixture. Hidden files count.
 
 Imported by every pytest run, so it loads nothing of lifehold until a test asks for it, and adds
 nothing to a test without the mark. `-p no:lifehold.testing.pytest` leaves it out.
@@ -71,25 +71,78 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         names: list[str] = getattr(item, "fixturenames", [])
         if (for_all or item.get_closest_marker(MARK)) and LOOK not in names:
-            names.insert(0, LOOK)
+            names.insert(_first_of_a_test(item, names), LOOK)
+
+
+def _first_of_a_test(item: pytest.Item, names: list[str]) -> int:
+    """Behind the fixtures that other tests have too: what those make is not left by this one."""
+    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    for number, name in enumerate(names):
+        if name not in known or known[name][-1].scope == "function":
+            return number
+    return len(names)
 
 
 @pytest.fixture(name="_no_stale_locks")
 def no_stale_locks(request: pytest.FixtureRequest) -> Iterator[None]:
     asked: list[str] | None = request.config.getoption("--no-stale-locks")
-    marks = request.node.iter_markers(MARK)  # of the test, its class and its module
-    patterns = [*(asked or ()), *(each for mark in marks for each in mark.args)]
-    here = _here()
-    folders = [here]
+    look = StaleLook([*(asked or ()), *_marked(request.node)])
+    look.into(look.here)
     if "tmp_path" in request.fixturenames:  # where a test that goes anywhere mostly goes
-        folders.append(str(request.getfixturevalue("tmp_path")))
-    globs = [os.path.join(glob.escape(folder), each) for each in patterns for folder in folders]
-    before = found(globs)
+        look.into(str(request.getfixturevalue("tmp_path")))
+    request.node.stash[LOOKS] = look
     yield
-    left = [path for path, what in found(globs).items() if before.get(path) != what]
-    if left:
-        rows = "\n".join(f"{_shown(path, here)} ({maker(path)})" for path in sorted(left))
+    if left := look.left():
+        rows = "\n".join(f"{_shown(path, look.here)} ({maker(path)})" for path in left)
         pytest.fail(f"the test left locks behind:\n{rows}", pytrace=False)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """A fixture may have gone to another folder, in which the test begins then."""
+    if (look := item.stash.get(LOOKS, None)) is not None:
+        look.into(_here())
+
+
+def _marked(node: pytest.Item) -> list[str]:
+    """The patterns of a test, its class and its module. A mark that names none is a mistake."""
+    patterns: list[str] = []
+    for mark in node.iter_markers(MARK):
+        right = all(isinstance(each, str | os.PathLike) for each in mark.args)
+        if mark.kwargs or not mark.args or not right:
+            given = [*map(repr, mark.args), *(f"{k}={v!r}" for k, v in mark.kwargs.items())]
+            pytest.fail(
+                f'{MARK}({", ".join(given)}): give patterns, as in {MARK}("*.lock", "*.pid")',
+                pytrace=False,
+            )
+        patterns += map(os.fspath, mark.args)
+    return patterns
+
+
+class StaleLook:
+    """What fits the patterns of a test, before it began."""
+
+    def __init__(self, patterns: list[str]) -> None:
+        self.patterns, self.here = patterns, _here()
+        self.globs: list[str] = []
+        self.before: dict[str, tuple[int, int, int]] = {}
+
+    def into(self, folder: str) -> None:
+        """Look into this folder too. What was seen from another one stays as it was seen."""
+        globs = [os.path.join(glob.escape(folder), each) for each in self.patterns]
+        if not set(globs) <= set(self.globs):
+            known = found(self.globs)
+            seen = found(globs).items()
+            self.before.update({path: what for path, what in seen if path not in known})
+            self.globs += globs
+
+    def left(self) -> list[str]:
+        """What was made anew or touched since."""
+        now = found(self.globs).items()
+        return sorted(path for path, what in now if self.before.get(path) != what)
+
+
+LOOKS = pytest.StashKey[StaleLook]()
 
 
 def _here() -> str:
@@ -111,7 +164,11 @@ def found(patterns: list[str]) -> dict[str, tuple[int, int, int]]:
 
     A folder is touched by whatever comes and goes in it, so it counts as made anew alone.
     """
-    paths = {path for pattern in patterns for path in glob.glob(pattern, recursive=True)}
+    paths = {
+        path
+        for pattern in patterns
+        for path in glob.glob(pattern, recursive=True, include_hidden=True)
+    }
     seen = {}
     for path in paths:
         try:

@@ -37,6 +37,7 @@ CAPABILITIES = {
     "fork": "the system can fork",
     "drop": "a lease that is dropped without release frees it",
 }
+SHAPES = "", "readwrite", "semaphore"
 E = TypeVar("E", bound=BaseException)
 
 
@@ -109,6 +110,8 @@ class Subject:
             raise ValueError(
                 f"lacks= maps some of {sorted(CAPABILITIES)} to reasons: {dict(self.lacks)}"
             )
+        if self.shape not in SHAPES:  # of which no claim speaks
+            raise ValueError(f"shape= is one of {SHAPES}, not {self.shape!r}")
 
 
 class Stage:

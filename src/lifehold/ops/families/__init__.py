@@ -74,10 +74,10 @@ def known() -> tuple[Family, ...]:
         for point in _offered():
             try:
                 rows = point.load()
+                one = isinstance(rows, Family)  # which is a tuple itself
+                _others += [row for row in ((rows,) if one else rows) if isinstance(row, Family)]
             except Exception:  # noqa: BLE001, S112  a broken plugin must not hide a lock
                 continue
-            one = isinstance(rows, Family)  # which is a tuple itself
-            _others += [row for row in ((rows,) if one else rows) if isinstance(row, Family)]
     return (*_others, *OURS)
 
 

@@ -431,6 +431,8 @@ async def after_a_loss_a_successor_gets_in_and_keeps_it(s: Stage) -> None:
     with refused(LeaseLost):
         await s.face.release(lease)
     successor.check()
+    if s.has("token"):  # L4  whatever was taken away with the lock
+        expect(successor.token > lease.token, f"{successor.token} after the lost {lease.token}")
     expect(not await s.is_free(), "the loser's release freed it")
     await s.face.release(successor)
 

@@ -305,6 +305,9 @@ async def a_reader_and_a_writer_are_told_of_a_loss(s: Stage) -> None:
         with refused(LeaseLost):
             await holder.leave()
         expect(await s.is_free(), "what was lost is still held")
+        if s.has("token"):  # L4
+            token, lost = await (await InsideHolder.entered(s)).leave(), holder.lease.token
+            expect(token > lost, f"{token} after the lost {lost}")
 
 
 @claim(shape="readwrite")
@@ -404,6 +407,9 @@ async def who_loses_its_slot_is_told_and_the_other_is_not(s: Stage) -> None:
     other.lease.check()
     with refused(LeaseLost):
         await robbed.leave()
+    if s.has("token"):  # L4
+        token, lost = await (await InsideHolder.entered(s)).leave(), robbed.lease.token
+        expect(token > lost, f"{token} after the lost {lost}")
     await other.leave()
 
 

@@ -241,6 +241,7 @@ CREATE: int = os.O_CREAT | os.O_EXCL
 # The folder of a file, which a symbolic link may lead to.
 FOLDER: int = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_DIRECTORY", 0)
 NAMELESS: int = getattr(os, "O_TMPFILE", 0)  # with the folder's path; 0 where there is none
+MADE_NAMELESS: int = NAMELESS | (READ_WRITE & ~getattr(os, "O_NOFOLLOW", 0))
 
 _FOLDER: int = (
     getattr(os, "O_PATH", os.O_RDONLY)

@@ -24,6 +24,7 @@ from .files import (
     LOCK_NB,
     LOCK_SH,
     LOCK_UN,
+    MADE_NAMELESS,
     NAMELESS,
     O_NOATIME,
     READ_ONLY,
@@ -373,7 +374,7 @@ def blank(
     def call() -> tuple[int, bool]:
         if name:
             return files.open(name, READ_WRITE | CREATE, mode), True
-        return files.open(folder, NAMELESS | READ_WRITE, mode), True
+        return files.open(folder, MADE_NAMELESS, mode), True
 
     for again in (True, False):
         try:

@@ -262,8 +262,8 @@ def test_it_runs_in_the_environment_of_a_crontab(lifehold, tmp_path):
 @needs("root")
 def test_a_user_without_a_home_is_told_where_names_could_live(lifehold, tmp_path):
     script = (
-        "import os, sys; from lifehold.cli.main import main\n"
-        "os.setuid(54321); os.environ.clear()\n"
+        "import os, sys, lifehold.cli.run; from lifehold.cli.main import main\n"
+        "os.setuid(54321); os.environ.clear()\n"  # Python may be out of reach from here on
         "sys.exit(main(['run', 'job', '--', 'true']))"
     )
     process = lifehold.start(program=("-c", script))

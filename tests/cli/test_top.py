@@ -16,8 +16,7 @@ import jsonschema
 import pytest
 
 from ground import needs, require
-from lifehold import Lock, connect
-from lifehold.cli.main import main
+from lifehold import connect
 
 from .shell import PATIENCE, PROMPT, Shell
 
@@ -192,11 +191,11 @@ def test_a_folder_that_is_none_ends_it_before_the_screen_is_taken(shell):
     assert "LOCK" in shell.run("TERM=dumb lifehold top ./place")  # once: it cannot draw
 
 
-def test_a_width_that_no_screen_has_is_no_error(tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("COLUMNS", "9" * 20)
-    with Lock(tmp_path / "x.lock"):
-        assert main(["top", "--once", str(tmp_path)]) == 0
-    assert "x.lock" in capfd.readouterr().out
+def test_a_width_that_no_screen_has_is_no_error(lifehold, place):
+    lifehold.holder("./place/x.lock")
+    done = lifehold("top", "--once", "./place", env={"COLUMNS": "9" * 20})
+    assert done.returncode == 0
+    assert "x.lock" in done.stdout
 
 
 def test_ls_of_the_host_shows_a_lock_wherever_it_lies(lifehold, place):

@@ -20,6 +20,7 @@ from lifehold.local import kernel_holders, proc_locks
 from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import holder_of
 from lifehold.local.proc_locks import OpenFileScan, key_of
+from lifehold.ops.who import who
 from lifehold.runtime import process
 from patience import until
 
@@ -101,9 +102,11 @@ def test_a_file_passed_on_by_a_living_process_names_who_has_it_now(tmp_path):
 
 
 LEADER_ENDS = """
-import ctypes, sys, threading
+import ctypes, os, sys, threading
 from lifehold import Lock
 lease = Lock(sys.argv[1], label="mine").acquire()
+if sys.argv[2:] == ["removed"]:
+    os.unlink(sys.argv[1])
 libc = ctypes.CDLL(None)
 threading.Thread(target=libc.pause).start()
 print(lease.nonce, flush=True)
@@ -125,6 +128,21 @@ def test_a_process_whose_first_thread_has_ended_keeps_its_record(tmp_path):
         finally:
             holder.kill()
     assert holder_of(HOST, path, False) is None
+
+
+def test_a_removed_file_is_held_by_a_process_whose_first_thread_has_ended(tmp_path):
+    path = str(tmp_path / "x.lock")
+    words = [sys.executable, "-c", LEADER_ENDS, path, "removed"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            nonce = holder.stdout.readline().strip()
+            until(lambda: proc_locks.stat_fields(holder.pid)[:1] == [b"Z"])
+            assert process.namespace("mnt", holder.pid) == process.namespace("mnt")
+            found = who(path, path)
+            assert (found.state, [each.nonce for each in found.removed]) == ("suspect", [nonce])
+        finally:
+            holder.kill()
+    assert who(path, path).state == "free"
 
 
 MAPS = """

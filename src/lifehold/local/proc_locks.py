@@ -244,7 +244,7 @@ class OpenFileScan:
         root = f"/proc/{pid}"
         try:
             numbers = os.listdir(f"{root}/fd/")
-            if not numbers and (root := living_thread(pid)):
+            if not numbers and (root := process.living_thread(pid)):
                 numbers = os.listdir(f"{root}/fd/")
         except PermissionError:
             self._denied.append(pid)
@@ -343,7 +343,7 @@ def mappers(key: Key) -> list[int]:
     found, mark = [], f" {key.inode} "
     for pid in processes():
         try:
-            root = living_thread(pid) or f"/proc/{pid}"
+            root = process.living_thread(pid) or f"/proc/{pid}"
             with open(f"{root}/maps", encoding="utf-8", errors="replace") as file:
                 devices = {line.split(None, 4)[3] for line in file if mark in line}
         except OSError as error:
@@ -357,21 +357,6 @@ def mappers(key: Key) -> list[int]:
 def _decimal(device: str) -> str:
     """A device "08:01" of hexadecimal numbers as a Key has it."""
     return ":".join(str(int(part, 16)) for part in device.split(":"))
-
-
-def living_thread(pid: int) -> str:
-    """Where /proc tells of a process whose first thread has ended before others; else "".
-
-    Of the first thread it shows neither open files nor memory then.
-    """
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError as error:
-        pass_up(error)
-        return ""
-    if len(threads) < 2 or stat_fields(pid)[:1] != [b"Z"]:
-        return ""
-    return next((f"/proc/{pid}/task/{each}" for each in threads if each != str(pid)), "")
 
 
 def shares_descriptors(pid: int) -> bool:

@@ -321,10 +321,14 @@ def _stood_here(file: OpenFile, path: str) -> bool:
     if not process.shares_path(file.pid, os.path.dirname(path)):
         return False
     try:
-        there, opened = os.lstat(path + GONE), os.stat(f"/proc/{file.pid}/fd/{file.fd}")
+        there, opened = os.lstat(path + GONE), os.stat(_opened_at(file))
     except OSError:
         return True
     return not os.path.samestat(there, opened)
+
+
+def _opened_at(file: OpenFile) -> str:
+    return f"{process.living_thread(file.pid) or f'/proc/{file.pid}'}/fd/{file.fd}"
 
 
 def _of_file(file: OpenFile, path: str) -> Holder:
@@ -333,7 +337,7 @@ def _of_file(file: OpenFile, path: str) -> Holder:
     lock = f"{path} (removed)"
     holder = Holder(owner, alive=ALIVE, evidence=WITNESS, lock=lock, pid_here=file.pid)
     try:
-        fd = os.open(f"/proc/{file.pid}/fd/{file.fd}", READ_ONLY & ~getattr(os, "O_NOFOLLOW", 0))
+        fd = os.open(_opened_at(file), READ_ONLY & ~getattr(os, "O_NOFOLLOW", 0))
     except OSError:
         return holder
     try:

@@ -57,6 +57,11 @@ def orphans(path: str, count: int = 1) -> Iterator[list[int]]:
                 os.kill(pid, signal.SIGKILL)
 
 
+def key(path: str) -> proc_locks.Key:
+    with open(path, "rb") as file:
+        return key_of(file.fileno())
+
+
 def test_the_child_that_really_holds_is_named_and_not_its_dead_parent(tmp_path):
     path = str(tmp_path / "x.lock")
     with orphans(path) as (parent, child):
@@ -143,6 +148,30 @@ def test_a_removed_file_is_held_by_a_process_whose_first_thread_has_ended(tmp_pa
         finally:
             holder.kill()
     assert who(path, path).state == "free"
+
+
+def test_what_is_for_root_alone_of_an_ended_first_thread_is_read_of_another(tmp_path, monkeypatch):
+    """As the kernel shows it to a plain user, of its own processes too."""
+    path, listdir = str(tmp_path / "x.lock"), os.listdir
+    words = [sys.executable, "-c", LEADER_ENDS, path]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        shut = (f"/proc/{holder.pid}/fd", f"/proc/{holder.pid}/task/{holder.pid}/fd")
+
+        def denied(folder="."):
+            if str(folder).rstrip("/") in shut:
+                raise PermissionError(13, "Permission denied")
+            return listdir(folder)
+
+        try:
+            nonce = holder.stdout.readline().strip()
+            until(lambda: proc_locks.stat_fields(holder.pid)[:1] == [b"Z"])
+            monkeypatch.setattr(proc_locks.os, "listdir", denied)
+            survey = OpenFileScan(["x.lock"], [holder.pid])
+            assert (survey.hidden, len(survey.holding(key(path), "FLOCK"))) == (0, 1)
+            assert proc_locks.shares_descriptors(holder.pid)
+            assert holder_of(HOST, path, False).nonce == nonce
+        finally:
+            holder.kill()
 
 
 MAPS = """

@@ -174,6 +174,37 @@ def test_what_is_for_root_alone_of_an_ended_first_thread_is_read_of_another(tmp_
             holder.kill()
 
 
+@pytest.mark.parametrize("recorded", [False, True])
+def test_who_takes_and_lets_go_again_and_again_is_named(tmp_path, monkeypatch, recorded):
+    """Each of the first looks at its open files meets a moment in which it holds nothing."""
+    path, misses = str(tmp_path / "x.lock"), [1, 2, 3]
+    if recorded:
+        with Lock(path, label="mine"):
+            pass
+
+    class Between(OpenFileScan):
+        def holding(self, key, kind):
+            if not misses:
+                return super().holding(key, kind)
+            misses.pop()
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            try:
+                return super().holding(key, kind)
+            finally:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        seen = kernel_holders.look_at(HOST, path)
+        monkeypatch.setattr(kernel_holders, "OpenFileScan", Between)
+        found = kernel_holders.held_by(seen, seen.setters("FLOCK")[0])
+    finally:
+        os.close(fd)
+    assert (found.pid_here, found.owner.label) == (os.getpid(), "mine" if recorded else "")
+    assert "open no more" not in found.evidence
+
+
 MAPS = """
 import ctypes, os, sys
 fd, libc = int(sys.argv[1]), ctypes.CDLL(None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -20,8 +21,10 @@ from lifehold.local import kernel_holders, proc_locks
 from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import holder_of
 from lifehold.local.proc_locks import OpenFileScan, key_of
+from lifehold.ops import foreign
 from lifehold.ops.who import who
 from lifehold.runtime import process
+from lifehold.runtime.flock_wait import LOCK, SET_NOW, span
 from patience import until
 
 pytestmark = needs("linux", "proc")
@@ -250,6 +253,35 @@ def test_a_descriptor_on_its_way_keeps_a_lock_that_nobody_is_called_the_holder_o
     assert (found.owner, found.alive) == (None, "alive")
     assert f"process {os.getpid()} locked it and has it open no more" in found.evidence
     assert holder_of(HOST, path, False) is None
+
+
+@contextmanager
+def locked_bytes(path: str) -> Iterator[int]:
+    """A descriptor of a file whose bytes another open file has locked."""
+    with open(path, "wb") as holder, open(path, "rb") as asker:
+        fcntl.fcntl(holder, SET_NOW, span(LOCK, 0, 0))
+        yield asker.fileno()
+
+
+def test_the_kernel_is_asked_for_bytes_in_the_layout_of_linux_on_linux_alone(tmp_path, monkeypatch):
+    with locked_bytes(str(tmp_path / "x")) as fd:
+        assert foreign.bytes_in_the_way(fd).kind == "OFDLCK"
+        monkeypatch.setattr(foreign.sys, "platform", "darwin")
+        assert foreign.bytes_in_the_way(fd) is None
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_server_that_locks_no_bytes_hides_no_holder_of_them(tmp_path, monkeypatch, code):
+    path = str(tmp_path / "x")
+    with locked_bytes(path) as fd:
+        seen = kernel_holders.look_at(HOST, path)
+
+        def refuse(*_: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(fcntl, "fcntl", refuse)
+        found = foreign.unshown_bytes(seen, fd, foreign.ForeignFiles([path]))
+    assert [each.alive for _, each in found] == (["unknown"] if code == errno.EIO else [])
 
 
 def test_a_holder_found_through_another_name_of_the_file_is_found(tmp_path):

@@ -20,6 +20,7 @@ from lifehold.ops import families, foreign_verdict
 from lifehold.ops.answer import FREE, HELD, STALE, SUSPECT
 from lifehold.ops.who import EMPTY, who
 from lifehold.runtime import process
+from patience import until
 
 pytestmark = needs("linux", "proc")
 
@@ -94,6 +95,37 @@ def test_a_number_that_a_container_uses_proves_no_death(family, tmp_path, gone, 
     seen = foreign_verdict.SeenProcess(os.getpid(), "x", "/", (), (os.getpid(), gone))
     monkeypatch.setattr(families.ProcessTable, "all", property(lambda self: [seen]))
     assert asked(formats.FORMATS[family](tmp_path, gone)).state != STALE
+
+
+FIRST_THREAD_ENDS = """
+import ctypes, sys, threading
+file, libc = open(sys.argv[1], "a"), ctypes.CDLL(None)
+threading.Thread(target=libc.pause).start()
+print("in", flush=True)
+libc.pthread_exit(None)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_is_seen_at_work(tmp_path):
+    path, program = str(tmp_path / "data"), tmp_path / "firefox"
+    program.write_text(FIRST_THREAD_ENDS)
+    words = [sys.executable, str(program), path]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=tmp_path) as worker:
+        try:
+            assert worker.stdout.readline() == b"in\n"
+            until(lambda: process.living_thread(worker.pid))
+            seen = foreign_verdict.ProcessTable()
+            assert seen.working_in([str(tmp_path)], ["firefox"]) == [worker.pid]
+            assert seen.having_open(path) == [worker.pid]
+        finally:
+            worker.kill()
+
+
+@pytest.mark.parametrize(("program", "unseen"), [("", 1), ("firefox", 1), ("git", 0)])
+def test_what_tells_neither_its_files_nor_its_program_may_be_any(program, unseen):
+    seen = foreign_verdict.ProcessTable()
+    seen._seen = [foreign_verdict.SeenProcess(1, program, "", (), (1,), True)]
+    assert seen.hidden(["firefox"]) == unseen
 
 
 @pytest.mark.parametrize("family", SOME)

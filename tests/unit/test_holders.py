@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import signal
@@ -20,7 +21,10 @@ from lifehold.local import kernel_holders, proc_locks
 from lifehold.local.files import HOST
 from lifehold.local.kernel_holders import holder_of
 from lifehold.local.proc_locks import OpenFileScan, key_of
+from lifehold.ops import foreign
+from lifehold.ops.who import who
 from lifehold.runtime import process
+from lifehold.runtime.flock_wait import LOCK, SET_NOW, span
 from patience import until
 
 pytestmark = needs("linux", "proc")
@@ -54,6 +58,11 @@ def orphans(path: str, count: int = 1) -> Iterator[list[int]]:
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
+
+
+def key(path: str) -> proc_locks.Key:
+    with open(path, "rb") as file:
+        return key_of(file.fileno())
 
 
 def test_the_child_that_really_holds_is_named_and_not_its_dead_parent(tmp_path):
@@ -101,9 +110,11 @@ def test_a_file_passed_on_by_a_living_process_names_who_has_it_now(tmp_path):
 
 
 LEADER_ENDS = """
-import ctypes, sys, threading
+import ctypes, os, sys, threading
 from lifehold import Lock
 lease = Lock(sys.argv[1], label="mine").acquire()
+if sys.argv[2:] == ["removed"]:
+    os.unlink(sys.argv[1])
 libc = ctypes.CDLL(None)
 threading.Thread(target=libc.pause).start()
 print(lease.nonce, flush=True)
@@ -125,6 +136,76 @@ def test_a_process_whose_first_thread_has_ended_keeps_its_record(tmp_path):
         finally:
             holder.kill()
     assert holder_of(HOST, path, False) is None
+
+
+def test_a_removed_file_is_held_by_a_process_whose_first_thread_has_ended(tmp_path):
+    path = str(tmp_path / "x.lock")
+    words = [sys.executable, "-c", LEADER_ENDS, path, "removed"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            nonce = holder.stdout.readline().strip()
+            until(lambda: proc_locks.stat_fields(holder.pid)[:1] == [b"Z"])
+            assert process.namespace("mnt", holder.pid) == process.namespace("mnt")
+            found = who(path, path)
+            assert (found.state, [each.nonce for each in found.removed]) == ("suspect", [nonce])
+        finally:
+            holder.kill()
+    assert who(path, path).state == "free"
+
+
+def test_what_is_for_root_alone_of_an_ended_first_thread_is_read_of_another(tmp_path, monkeypatch):
+    """As the kernel shows it to a plain user, of its own processes too."""
+    path, listdir = str(tmp_path / "x.lock"), os.listdir
+    words = [sys.executable, "-c", LEADER_ENDS, path]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as holder:
+        shut = (f"/proc/{holder.pid}/fd", f"/proc/{holder.pid}/task/{holder.pid}/fd")
+
+        def denied(folder="."):
+            if str(folder).rstrip("/") in shut:
+                raise PermissionError(13, "Permission denied")
+            return listdir(folder)
+
+        try:
+            nonce = holder.stdout.readline().strip()
+            until(lambda: proc_locks.stat_fields(holder.pid)[:1] == [b"Z"])
+            monkeypatch.setattr(proc_locks.os, "listdir", denied)
+            survey = OpenFileScan(["x.lock"], [holder.pid])
+            assert (survey.hidden, len(survey.holding(key(path), "FLOCK"))) == (0, 1)
+            assert proc_locks.shares_descriptors(holder.pid)
+            assert holder_of(HOST, path, False).nonce == nonce
+        finally:
+            holder.kill()
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_who_takes_and_lets_go_again_and_again_is_named(tmp_path, monkeypatch, recorded):
+    """Each of the first looks at its open files meets a moment in which it holds nothing."""
+    path, misses = str(tmp_path / "x.lock"), [1, 2, 3]
+    if recorded:
+        with Lock(path, label="mine"):
+            pass
+
+    class Between(OpenFileScan):
+        def holding(self, key, kind):
+            if not misses:
+                return super().holding(key, kind)
+            misses.pop()
+            fcntl.flock(fd, fcntl.LOCK_UN)
+            try:
+                return super().holding(key, kind)
+            finally:
+                fcntl.flock(fd, fcntl.LOCK_EX)
+
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        seen = kernel_holders.look_at(HOST, path)
+        monkeypatch.setattr(kernel_holders, "OpenFileScan", Between)
+        found = kernel_holders.held_by(seen, seen.setters("FLOCK")[0])
+    finally:
+        os.close(fd)
+    assert (found.pid_here, found.owner.label) == (os.getpid(), "mine" if recorded else "")
+    assert "open no more" not in found.evidence
 
 
 MAPS = """
@@ -172,6 +253,35 @@ def test_a_descriptor_on_its_way_keeps_a_lock_that_nobody_is_called_the_holder_o
     assert (found.owner, found.alive) == (None, "alive")
     assert f"process {os.getpid()} locked it and has it open no more" in found.evidence
     assert holder_of(HOST, path, False) is None
+
+
+@contextmanager
+def locked_bytes(path: str) -> Iterator[int]:
+    """A descriptor of a file whose bytes another open file has locked."""
+    with open(path, "wb") as holder, open(path, "rb") as asker:
+        fcntl.fcntl(holder, SET_NOW, span(LOCK, 0, 0))
+        yield asker.fileno()
+
+
+def test_the_kernel_is_asked_for_bytes_in_the_layout_of_linux_on_linux_alone(tmp_path, monkeypatch):
+    with locked_bytes(str(tmp_path / "x")) as fd:
+        assert foreign.bytes_in_the_way(fd).kind == "OFDLCK"
+        monkeypatch.setattr(foreign.sys, "platform", "darwin")
+        assert foreign.bytes_in_the_way(fd) is None
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_server_that_locks_no_bytes_hides_no_holder_of_them(tmp_path, monkeypatch, code):
+    path = str(tmp_path / "x")
+    with locked_bytes(path) as fd:
+        seen = kernel_holders.look_at(HOST, path)
+
+        def refuse(*_: object) -> None:
+            raise OSError(code, os.strerror(code))
+
+        monkeypatch.setattr(fcntl, "fcntl", refuse)
+        found = foreign.unshown_bytes(seen, fd, foreign.ForeignFiles([path]))
+    assert [each.alive for _, each in found] == (["unknown"] if code == errno.EIO else [])
 
 
 def test_a_holder_found_through_another_name_of_the_file_is_found(tmp_path):

@@ -193,22 +193,27 @@ def held_by(
         # It may have let go before the first survey, and taken it again before this one.
         has = not gone and line.pid in [file.pid for file in survey.holding(seen.key, FLOCK)]
     if has:
-        if named:
-            assert record is not None
-            note = "" if here else f"; it is process {line.pid} as seen from here"
-            left = as_holder(record, seen.lock)
-            return replace(left, alive=ALIVE, evidence=WITNESS + note, pid_here=line.pid)
-        return _stranger(seen, line)
+        return _setter(seen, line, record if named else None)
     heir = _heir(seen, survey, line, record if named else None, gone)
     if heir is not None:
         return heir
     if not gone:
-        return _unopened(seen, line, survey)
+        return _unopened(seen, line, survey, record if named else None)
     if not _unseen_words(survey) and (mapped := mappers(seen.key)):
         return _mapper(seen, mapped[0], f"{WITNESS}; {why}")
     note = f"{WITNESS}; {why}, a process that inherited its open file holds on"
     left = Holder(Owner(pid=line.pid)) if not named or record is None else as_holder(record, "")
     return replace(left, alive=ALIVE, evidence=note + _unseen_words(survey), lock=seen.lock)
+
+
+def _setter(seen: HolderLook, line: KernelLine, record: Record | None) -> Holder:
+    """The process that called flock(2), by its `record` where it left one."""
+    if record is None or record.owner is None:
+        return _stranger(seen, line)
+    here = record.owner.pid_ns == process.namespace("pid")
+    note = "" if here else f"; it is process {line.pid} as seen from here"
+    left = as_holder(record, seen.lock)
+    return replace(left, alive=ALIVE, evidence=WITNESS + note, pid_here=line.pid)
 
 
 def _stranger(seen: HolderLook, line: KernelLine) -> Holder:
@@ -220,21 +225,41 @@ def _stranger(seen: HolderLook, line: KernelLine) -> Holder:
     return replace(told, pid_here=line.pid, began=process.started_at(line.pid))
 
 
-def _unopened(seen: HolderLook, line: KernelLine, survey: OpenFileScan) -> Holder:
+def _unopened(
+    seen: HolderLook, line: KernelLine, survey: OpenFileScan, record: Record | None
+) -> Holder:
     """Its setter lives and has it open no more: what keeps it is no descriptor that can be seen.
 
     Else it let go while we looked, or a process that we may not look into has it.
     """
-    mapped = mappers(seen.key)
-    if line.pid in mapped or not survey.may_look_into(line.pid) or _unseen_words(survey):
+    if not survey.may_look_into(line.pid) or _unseen_words(survey):
         return _stranger(seen, line)
     if not shares_descriptors(line.pid):  # a thread of its own may have it
+        return _stranger(seen, line)
+    if _comes_and_goes(seen, line):
+        return _setter(seen, line, record)
+    mapped = mappers(seen.key)
+    if line.pid in mapped:
         return _stranger(seen, line)
     note = f"{WITNESS}; process {line.pid} locked it and has it open no more"
     if not mapped:
         note += "; a mapping or a descriptor on its way keeps it"
         return Holder(alive=ALIVE, evidence=note, lock=seen.lock)
     return _mapper(seen, mapped[0], note)
+
+
+def _comes_and_goes(seen: HolderLook, line: KernelLine) -> bool:
+    """Whether the setter was seen to let go, or has it open: it takes the lock again and again.
+
+    No two looks at one instant are to be had, so neither may have met the moments of its holding.
+    """
+    for _ in range(PROBES):
+        clock.pause(PAUSE)
+        if line not in (lines_of([seen.key]) or ()):
+            return True
+        if OpenFileScan([_name(seen)], [line.pid]).holding(seen.key, FLOCK):
+            return True
+    return False
 
 
 def _mapper(seen: HolderLook, pid: int, note: str) -> Holder:
@@ -384,7 +409,7 @@ def _unseen(seen: HolderLook) -> Holder | None:
 
 
 EXCLUSIVE, SHARED = "exclusive", "shared"
-PROBES = 3  # of a lock that another may be trying at this moment, as we do
+PROBES = 3  # of a lock that another may be trying, or letting go of, at this moment
 PAUSE = 0.0005  # seconds between them
 
 

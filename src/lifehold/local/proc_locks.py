@@ -243,12 +243,12 @@ class OpenFileScan:
     def _list(self, pid: int) -> None:
         root = f"/proc/{pid}"
         try:
-            numbers = os.listdir(f"{root}/fd/")
-            if not numbers and (root := living_thread(pid)):
-                numbers = os.listdir(f"{root}/fd/")
-        except PermissionError:
-            self._denied.append(pid)
-            return
+            numbers = _descriptors(root)
+            if not numbers and (living := process.living_thread(pid)):
+                root, numbers = living, _descriptors(living)
+            if numbers is None:
+                self._denied.append(pid)
+                return
         except OSError as error:
             pass_up(error)
             if process.look(pid).exists:  # hidepid: nothing of others is shown
@@ -326,6 +326,17 @@ class OpenFileScan:
         return [_read_info(*entry) for entry in self._gone.get(path + GONE, ())]
 
 
+def _descriptors(root: str) -> list[str] | None:
+    """The numbers of the open files; None where we may not look. Raises OSError.
+
+    Those of a thread that has ended are none, and for root alone.
+    """
+    try:
+        return os.listdir(f"{root}/fd/")
+    except PermissionError:
+        return None
+
+
 def processes() -> list[int]:
     """The numbers of all processes that can be seen from here; of none without /proc."""
     try:
@@ -343,7 +354,7 @@ def mappers(key: Key) -> list[int]:
     found, mark = [], f" {key.inode} "
     for pid in processes():
         try:
-            root = living_thread(pid) or f"/proc/{pid}"
+            root = process.living_thread(pid) or f"/proc/{pid}"
             with open(f"{root}/maps", encoding="utf-8", errors="replace") as file:
                 devices = {line.split(None, 4)[3] for line in file if mark in line}
         except OSError as error:
@@ -359,25 +370,12 @@ def _decimal(device: str) -> str:
     return ":".join(str(int(part, 16)) for part in device.split(":"))
 
 
-def living_thread(pid: int) -> str:
-    """Where /proc tells of a process whose first thread has ended before others; else "".
-
-    Of the first thread it shows neither open files nor memory then.
-    """
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError as error:
-        pass_up(error)
-        return ""
-    if len(threads) < 2 or stat_fields(pid)[:1] != [b"Z"]:
-        return ""
-    return next((f"/proc/{pid}/task/{each}" for each in threads if each != str(pid)), "")
-
-
 def shares_descriptors(pid: int) -> bool:
     """Whether the threads of a process are seen to have one table of open files, as nearly all."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
+        if process.living_thread(pid):  # nothing but the first thread's end is for root alone
+            threads.remove(str(pid))
         tables = {frozenset(os.listdir(f"/proc/{pid}/task/{each}/fd")) for each in threads}
     except OSError as error:
         pass_up(error)

@@ -7,6 +7,7 @@ while somebody held its lock is found by the link of that open file.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import sys
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
+NO_BYTES = (errno.ENOLCK, errno.EOPNOTSUPP)  # of file servers that lock no bytes for anybody
 PATIENCE = 10.0  # seconds for all processes: who asks on purpose, waits rather than not know
 
 
@@ -228,11 +230,11 @@ def unshown_bytes(seen: HolderLook, fd: int, files: ForeignFiles) -> list[tuple[
 
     `fd`: of the file. The kernel tells of one of them, and none is locked by asking.
     """
-    if sys.platform != "linux":
-        return []
     try:
         line = bytes_in_the_way(fd)
     except OSError as error:
+        if error.errno in NO_BYTES:
+            return []
         note = f"whether others lock bytes of it cannot be told from here: {error.strerror}"
         return [("fcntl", Holder(alive=UNKNOWN, evidence=note))]
     if line is None:
@@ -263,8 +265,11 @@ def bytes_in_the_way(
     """A lock that would refuse us these bytes now, None for none; none is taken. Raises OSError.
 
     Of all bytes but the line of fair askers, unless told otherwise. Any descriptor will do that is
-    not of O_PATH, also one that may only be read.
+    not of O_PATH, also one that may only be read. Linux alone is asked: others lay it out another
+    way.
     """
+    if sys.platform != "linux":
+        return None
     import fcntl
 
     asked = span(LOCK if exclusive else PASS, start, length)
@@ -321,10 +326,14 @@ def _stood_here(file: OpenFile, path: str) -> bool:
     if not process.shares_path(file.pid, os.path.dirname(path)):
         return False
     try:
-        there, opened = os.lstat(path + GONE), os.stat(f"/proc/{file.pid}/fd/{file.fd}")
+        there, opened = os.lstat(path + GONE), os.stat(_opened_at(file))
     except OSError:
         return True
     return not os.path.samestat(there, opened)
+
+
+def _opened_at(file: OpenFile) -> str:
+    return f"{process.living_thread(file.pid) or f'/proc/{file.pid}'}/fd/{file.fd}"
 
 
 def _of_file(file: OpenFile, path: str) -> Holder:
@@ -333,7 +342,7 @@ def _of_file(file: OpenFile, path: str) -> Holder:
     lock = f"{path} (removed)"
     holder = Holder(owner, alive=ALIVE, evidence=WITNESS, lock=lock, pid_here=file.pid)
     try:
-        fd = os.open(f"/proc/{file.pid}/fd/{file.fd}", READ_ONLY & ~getattr(os, "O_NOFOLLOW", 0))
+        fd = os.open(_opened_at(file), READ_ONLY & ~getattr(os, "O_NOFOLLOW", 0))
     except OSError:
         return holder
     try:

@@ -545,12 +545,13 @@ class ProcessTable:
         """How many processes could do it unseen, of these programs, or of all.
 
         `folders`: where they would work; unseen are those too to whom such a path is another one.
+        L2  What may not be looked into, and does not tell its program, may be any of them.
         """
         wanted, real = tuple(programs), {os.path.realpath(each) for each in folders if each}
         return sum(
             each.hidden or not all(map(each.shares, real))
             for each in self.all
-            if not wanted or is_one_of(each.program, wanted)
+            if not wanted or is_one_of(each.program, wanted) or (each.hidden and not each.program)
         )
 
     def _look(self, pid: int) -> SeenProcess | None:
@@ -619,20 +620,26 @@ class ProcessTable:
         return self._numbered.get(number, [])
 
 
+def _where(pid: int) -> str:
+    """Where /proc tells of a process, also when its first thread has ended and others run on."""
+    return process.living_thread(pid) or f"/proc/{pid}"
+
+
 def _looked_into(pid: int) -> tuple[str, tuple[str, ...], bool]:
     """The folder of a process, the links of its open files, and whether all of these were read."""
     works_in, links, whole = "", [], True
+    root = _where(pid)
     try:
-        works_in = os.readlink(f"/proc/{pid}/cwd")
+        works_in = os.readlink(f"{root}/cwd")
     except OSError:
         whole = False
     try:
-        numbers = os.listdir(f"/proc/{pid}/fd")
+        numbers = os.listdir(f"{root}/fd")
     except OSError:
         numbers, whole = [], False
     for fd in numbers:
         try:
-            link = os.readlink(f"/proc/{pid}/fd/{fd}")
+            link = os.readlink(f"{root}/fd/{fd}")
         except OSError as error:
             whole = whole and isinstance(error, FileNotFoundError)  # closed meanwhile
             continue
@@ -644,8 +651,7 @@ def _looked_into(pid: int) -> tuple[str, tuple[str, ...], bool]:
 def _has_ended(pid: int) -> bool:
     """L2  Only by its entry in /proc: what is not to be read of a process proves no end of it.
 
-    When its first thread has ended and others run on, its folder and files are not to be had
-    (ENOENT). The path of its folder may be too long for a link (ENAMETOOLONG).
+    The path of its folder may be too long for a link (ENAMETOOLONG).
     """
     seen = process.look(pid)
     return not seen.exists or seen.is_zombie
@@ -654,20 +660,20 @@ def _has_ended(pid: int) -> bool:
 def _stands_in(pid: int, folder: str) -> bool:
     """Whether a process has this very folder as its own, whatever it calls it."""
     try:
-        return os.path.samestat(os.stat(f"/proc/{pid}/cwd"), os.stat(folder))
+        return os.path.samestat(os.stat(f"{_where(pid)}/cwd"), os.stat(folder))
     except OSError:
         return False
 
 
 def _has_open(pid: int, path: str) -> bool:
     """Whether a process has the very file at `path` open, whatever it calls it."""
-    name = os.path.basename(path)
+    name, root = os.path.basename(path), _where(pid)
     try:
-        found, numbers = os.lstat(path), os.listdir(f"/proc/{pid}/fd")
+        found, numbers = os.lstat(path), os.listdir(f"{root}/fd")
     except OSError:
         return False
     for fd in numbers:
-        at = f"/proc/{pid}/fd/{fd}"
+        at = f"{root}/fd/{fd}"
         try:
             if os.path.basename(os.readlink(at)) == name and os.path.samestat(os.stat(at), found):
                 return True
@@ -688,7 +694,7 @@ def _places(seen: SeenProcess) -> list[str]:
 def _environment(pid: int) -> list[str]:
     """The repositories that a process was told by its environment, [] where it may not be read."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
+        with open(f"{_where(pid)}/environ", "rb") as file:
             pairs = [os.fsdecode(each).partition("=") for each in file.read(1 << 17).split(b"\0")]
     except OSError:
         return []
@@ -706,7 +712,7 @@ def is_one_of(program: str, programs: Iterable[str]) -> bool:
 def words_of(pid: int) -> list[str]:
     """The command line of a process, [] for what cannot be read."""
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
+        with open(f"{_where(pid)}/cmdline", "rb") as file:
             return os.fsdecode(file.read(4096)).split("\0")
     except OSError:
         return []

@@ -101,7 +101,8 @@ def shares_path(pid: int, path: str) -> bool:
     if namespace("mnt", pid) == namespace("mnt"):
         return True
     try:
-        return os.path.samestat(os.stat(f"/proc/{pid}/root{path}"), os.stat(path))
+        there = living_thread(pid) or f"/proc/{pid}"
+        return os.path.samestat(os.stat(f"{there}/root{path}"), os.stat(path))
     except OSError as error:
         pass_up(error)
         return False
@@ -120,7 +121,32 @@ def namespace(kind: str, pid: int | str = "self") -> int | None:
         return os.stat(f"/proc/{pid}/ns/{kind}").st_ino
     except OSError as error:
         pass_up(error)
+        if pid == "self" or not isinstance(error, FileNotFoundError):
+            return None
+        living = living_thread(pid)
+    try:
+        return os.stat(f"{living}/ns/{kind}").st_ino if living else None
+    except OSError as error:
+        pass_up(error)
         return None
+
+
+def living_thread(pid: int | str) -> str:
+    """Where /proc tells of a process whose first thread has ended before others; else "".
+
+    Of the first thread it shows no open files, memory, namespaces or command line then.
+    """
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+        if len(threads) < 2:
+            return ""
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            state = file.read().rpartition(b")")[2].split()[:1]
+    except OSError as error:
+        pass_up(error)
+        return ""
+    others = (each for each in threads if each != str(pid))
+    return f"/proc/{pid}/task/{next(others)}" if state == [b"Z"] else ""
 
 
 def look(pid: int, *, mine: bool = False) -> Sighting:

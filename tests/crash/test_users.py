@@ -7,6 +7,7 @@ what to ask for.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import subprocess
@@ -474,6 +475,22 @@ def test_root_that_waits_at_a_users_store_leaves_the_user_the_folder_and_is_call
     pipe = of_a_user.listen("ab", print).partition(":")[0]
     for path in (of_a_user.folder, os.path.join(of_a_user.folder, pipe)):
         assert os.stat(path).st_uid == USER
+
+
+def test_root_that_may_give_nothing_away_is_called_all_the_same(of_a_user, monkeypatch):
+    """As in a container that drops CAP_CHOWN."""
+    os.mkdir(of_a_user.folder, 0o700)
+    os.chown(of_a_user.folder, USER, USER)
+
+    def denied(*given):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", denied)
+    rung = []
+    address = of_a_user.listen("ab", lambda: rung.append(None))
+    caller = wakeup_pipes.PipeWakeups(of_a_user.folder, False, of_a_user.beside)
+    assert caller.call(address)
+    until(lambda: rung)
 
 
 def test_root_that_waits_gives_the_user_an_older_folder_of_root_when_it_is_empty(of_a_user):

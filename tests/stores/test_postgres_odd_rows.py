@@ -160,3 +160,14 @@ def test_where_each_row_is_locked_nothing_is_said_of_any(pg_url):
         there, kept = finish(store._site.backend.within(clock.now() + 1).renew(asked))
     assert there is None
     assert all(isinstance(one, Unreachable) for one in kept)
+
+
+def test_many_rows_that_are_locked_cost_no_lease_of_another(pg_url):
+    """Each makes several halves fail: were each of those waited for, no time was left."""
+    store = connect(pg_url)
+    asked = held(store, 64)
+    with psycopg.connect(pg_url) as db:
+        db.execute("SELECT * FROM lifehold_holder WHERE mark ~ '[13579]$' FOR UPDATE")
+        _, kept = finish(store._site.backend.within(clock.now() + 4).renew(asked))
+    assert [type(one) for one in kept] == [bool, Unreachable] * 32
+    assert all(kept[::2])

@@ -6,6 +6,9 @@ speaks to it as that version did: by its functions.
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -17,10 +20,12 @@ from lifehold import NotAcquired, connect
 from lifehold.core.errors import StoreUnavailable
 from lifehold.store.postgres.sql import SCHEMA
 from lifehold.store.postgres.upkeep import migrate
+from patience import until
 
 pytestmark = needs("postgres")
 
 HERE = Path(__file__).parent
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 NEXT = (
     SCHEMA.replace("> 4 THEN", "> 5 THEN")
     .replace("VALUES (4, 1)", "VALUES (5, 1)")
@@ -73,10 +78,7 @@ def older(raw, request):
 
 def until_somebody_waits(raw):
     """Until a session waits for what another one has locked."""
-    until = time.monotonic() + 60
-    while raw.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (0,):
-        assert time.monotonic() < until
-        time.sleep(0.005)
+    until(lambda: raw.execute(WAITING).fetchone() != (0,))
 
 
 def test_a_holder_of_version_1_is_kept_out_of_nothing_while_its_tables_are_brought_up(
@@ -104,6 +106,23 @@ def test_a_holder_of_version_1_is_kept_out_of_nothing_while_its_tables_are_broug
         assert old.acquire("held") is None
     with ours.lock("left", wait=0):
         assert old.acquire("left") is None
+
+
+def test_an_interrupted_migration_waits_for_no_table_any_more(older, raw, pg_url):
+    """Behind its request for one, whoever wants a lock of ours would wait."""
+    import psycopg
+
+    code = (
+        "import sys; from lifehold.store.postgres import upkeep; upkeep.MIGRATION_LIMIT = 3600.0; "
+        "upkeep.migrate(sys.argv[1])"
+    )
+    with psycopg.connect(pg_url) as other:
+        other.execute("SELECT token FROM lifehold_lease FOR SHARE")
+        with subprocess.Popen([sys.executable, "-c", code, pg_url]) as change:
+            until_somebody_waits(raw)
+            change.send_signal(signal.SIGINT)
+        until(lambda: raw.execute(WAITING).fetchone() == (0,))
+    assert migrate(pg_url).before == older
 
 
 def test_the_change_comes_behind_a_step_of_version_1_and_not_in_its_middle(older, raw, pg_url):

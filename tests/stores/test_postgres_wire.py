@@ -10,10 +10,12 @@ import pytest
 
 from ground import needs
 from lifehold import InvalidArgument, connect
+from lifehold.core.backend import NoReply, Unreachable
 from lifehold.runtime import blocking
 from lifehold.runtime.blocking import finish
 from lifehold.store.postgres import wire
 from lifehold.store.postgres.connect import PostgresUrl, TaskWakeup
+from lifehold.store.postgres.messages import refused
 from lifehold.store.postgres.wire import ConnectionPool
 
 pytestmark = needs("postgres")
@@ -230,3 +232,12 @@ def test_a_name_goes_through_whatever_encoding_the_environment_asks_for(pg_url, 
     store = connect(f"{pg_url}?application_name=elsewhere")
     with store.lock("наме 𝄞", wait=0):
         assert store.list() == ["наме 𝄞"]
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"), [("08006", NoReply), ("08P01", NoReply), ("40001", Unreachable)]
+)
+def test_a_pooler_that_has_lost_its_server_leaves_the_outcome_open(state, kind):
+    """It lives on, so it says no more than ERROR; the step may have been done."""
+    diag = SimpleNamespace(severity_nonlocalized="ERROR", message_primary="server lost")
+    assert type(refused(SimpleNamespace(sqlstate=state, diag=diag), {})) is kind

@@ -219,6 +219,23 @@ def test_what_a_script_was_refused_before_redis_7_is_told_alike(code, text, told
     assert told in str(error)
 
 
+@pytest.mark.parametrize("told", ["ERR Connection timed out", "upstream failure"])
+def test_a_release_that_a_proxy_has_handed_on_is_no_loss(guarded, monkeypatch, told):
+    """It answers by an error of its own, whatever the server did."""
+    store = connect(guarded.url, timeout=7)
+    lease = store.lock("handed on", wait=0).acquire()
+    backend, said = store._site.backend, [RedisRefused(told)]
+    run = backend._run
+
+    async def through(*given, **more):
+        found = await run(*given, **more)
+        return [said.pop()] if said else found
+
+    monkeypatch.setattr(backend, "_run", through)
+    lease.release()
+    assert said == []
+
+
 def test_what_is_pushed_among_the_replies_answers_nothing():
     ours, theirs = socket.socketpair()
     line = RedisConnection(ours)

@@ -63,7 +63,8 @@ RENEW_SOON = RENEW.replace(
     "$3::float8[]",
     "CASE WHEN set_config('lock_timeout', $4, true) IS NOT NULL THEN $3::float8[] END",
 )
-SHARE = 8  # of the time for all renewals, the part for which one statement waits for a lock
+SHARE = 8  # of the time for all renewals, the part for which their first statement waits for a lock
+BRIEF = 0.005  # seconds for which each later one does
 OF_A_ROW = ("22", "23", "55P03", "XX")  # SQLSTATE, or its class: one row alone may have caused it
 
 
@@ -139,7 +140,8 @@ class Postgres:
         """Those that change no weight go in one statement, which locks no row of a name.
 
         A row that is locked or damaged makes it fail for all: it is said again in halves, as long
-        as there is time, so that such a row costs its own lease alone.
+        as there is time, so that such a row costs its own lease alone. What was said once waits no
+        longer for a lock than BRIEF, since each locked row makes several halves fail.
         """
         if len(many) == 1 and many[0].weight is not None:
             one = many[0]
@@ -156,8 +158,10 @@ class Postgres:
             try:
                 if failed is not None and clock.now() >= until:
                     raise failed
-                soon = len(many) > 1
-                there, found[begin:end] = await self._prolonged(many[begin:end], until, soon)
+                wait = BRIEF
+                if failed is None:
+                    wait = (until - clock.now()) / SHARE if len(many) > 1 else NEVER
+                there, found[begin:end] = await self._prolonged(many[begin:end], until, wait)
             except (Unreachable, NoReply) as error:
                 if end - begin > 1 and clock.now() < until and _is_of_a_row(error):
                     half = (begin + end) // 2
@@ -169,14 +173,14 @@ class Postgres:
         return there, tuple(found)
 
     async def _prolonged(
-        self, many: Sequence[Renewal], until: float, soon: bool
+        self, many: Sequence[Renewal], until: float, wait: float
     ) -> tuple[float, list[bool]]:
-        """By one statement: the server's clock, and which are in still."""
+        """By one statement, which waits so long for a lock: the server's clock, and who is in."""
         given: list[object] = [[one.name for one in many], [one.nonce for one in many]]
         given.append([float(one.ttl) for one in many])
-        if soon:
-            given.append(str(max(1, int((until - clock.now()) * 1000 / SHARE))))
-        how = RENEW_SOON if soon else RENEW
+        if wait < NEVER:
+            given.append(str(max(1, int(wait * 1000))))
+        how = RENEW_SOON if wait < NEVER else RENEW
         answer = await self._beats.ask(
             lambda: (call(self._plan, "1_renew", how), False), given, until
         )

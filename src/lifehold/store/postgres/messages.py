@@ -1,7 +1,8 @@
 """What is told when PostgreSQL says no, and where it is, without anything secret (L11).
 
 Rule: an ERROR of the server undoes its transaction, so nothing has happened: `Unreachable`.
-Whatever ends the connection behind the request leaves its outcome open: `NoReply` (L6).
+Whatever ends the connection behind the request leaves its outcome open: `NoReply` (L6), be it a
+pooler that has lost the server and lives on itself.
 """
 
 from __future__ import annotations
@@ -167,4 +168,5 @@ def refused(error: object, known: dict[str, object]) -> Unreachable | NoReply:
     diag = getattr(error, "diag", None)
     severity = getattr(diag, "severity_nonlocalized", None) or getattr(diag, "severity", None)
     text = said(error, known)
-    return Unreachable(text) if severity == "ERROR" else NoReply(text)
+    lost = str(getattr(error, "sqlstate", None) or "").startswith("08")  # a pooler's of its server
+    return Unreachable(text) if severity == "ERROR" and not lost else NoReply(text)

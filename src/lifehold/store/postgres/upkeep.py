@@ -460,6 +460,12 @@ def migrate(url: str, role: str = "") -> Migrated:
         ) from error
     except (client.Error, wire.QueryFailed) as error:
         raise Unreachable(said(error, asked)) from error
+    except BaseException:  # interrupted: its wait for a lock would keep all others waiting
+        try:
+            connection.cancel_safe(timeout=wire.MOMENT)
+        except Exception:  # noqa: BLE001, S110 - it does not answer, or has gone
+            pass
+        raise
     finally:
         connection.pgconn.finish()  # whatever it was in the middle of is rolled back
     return Migrated(plan.url, before, after)

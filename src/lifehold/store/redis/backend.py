@@ -149,7 +149,10 @@ class Redis:
     async def _call(self, verb: str, name: str, *given: str | float, urgent: bool = False) -> Reply:
         (reply,) = await self._run([(verb, name, given)], urgent=urgent)
         if isinstance(reply, RedisRefused):
-            raise self.plan.refused(reply, keys(name)[0])
+            why = self.plan.refused(reply, keys(name)[0])
+            if verb == "release" and (reply.code == "ERR" or not reply.code.isupper()):
+                raise NoReply(str(why))  # L6  a proxy says so of what it has handed on, too
+            raise why
         return reply
 
     # ---- the questions

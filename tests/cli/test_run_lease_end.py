@@ -56,6 +56,19 @@ def test_what_is_found_later_never_makes_the_end_of_a_command_later():
     assert [reason for reason, _ in told] == ["first"]
 
 
+def test_what_ended_while_its_lock_was_looked_at_is_not_stopped():
+    told = []
+    process = os.posix_spawn("/bin/sh", ["sh", "-c", "sleep 0.1; exit 3"], os.environ)
+
+    def lost_too_late():
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)  # between the reaping and the look
+        return "lost"
+
+    care = ChildCare("it", Inbox(), None, 5.0, lost_too_late, lambda *said: told.append(said) or "")
+    assert attend(process, care, group=False) == 3
+    assert not told
+
+
 def orphaned_supervisor(left, late):
     life, other = os.pipe()
     os.close(other)  # the wrapper is gone

@@ -380,6 +380,12 @@ class _Attendance:
             )
         return False
 
+    def _has_just_gone(self) -> bool:
+        """Whether nothing is left to be stopped: it may have ended since the last look."""
+        if self.code is None:
+            self._reap()
+        return self.code is not None and self._gone()
+
     def _stopped(self, number: int) -> None:
         """Be stopped with it, as a shell expects of its job."""
         care = self.care
@@ -405,7 +411,7 @@ class _Attendance:
 
     def _judge(self, message: int | None) -> None:
         care = self.care
-        if not self.killed and (reason := care.why_stop()):
+        if not self.killed and (reason := care.why_stop()) and not self._has_just_gone():
             self._hurry(reason)
         if clock.now() >= self.kill_at:
             self.kill_at, self.killed = float("inf"), True

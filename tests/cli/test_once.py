@@ -126,7 +126,10 @@ def test_a_check_has_the_signals_that_a_command_has(lifehold, tmp_path):
 # Of a CHECK: it fails at once when it is asked first, and hangs when it is asked under the lock.
 HANGS = "test -e asked && { echo $$ > pid; exec sleep 600; }; touch asked; false"
 # So that it is not the signal that ends it.
-ANSWERS = "trap 'exit 3' TERM; " + HANGS.replace("exec sleep 600", "sleep 600 & wait")
+# The job tells it, once it is a program: a shell forgets a signal that comes to its child sooner.
+ANSWERS = "trap 'exit 3' TERM; " + HANGS.replace(
+    "echo $$ > pid; exec sleep 600", "sh -c 'echo $PPID > pid; exec sleep 600' & wait"
+)
 
 
 @pytest.mark.parametrize(

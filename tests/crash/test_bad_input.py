@@ -466,7 +466,7 @@ def test_where_no_descriptor_is_left_to_load_its_words_an_error_of_ours_is_raise
             *without, last = end.value
             for kind, text, _ in without:  # the end of a wait gives one descriptor back
                 assert kind == ("Timeout" if wait else "WouldBlock")
-                assert "raise the limit of open files" in text or "next   wait:" in text
+                assert "raise the limit of open files" in text or "next   in Python:" in text
             assert last[0] == "WouldBlock"
         assert free(path)
 

@@ -213,7 +213,7 @@ def test_a_file_system_turns_read_only_beside_no_lock_and_is_locked_on_without_a
                 assert refused_to_others(path)
                 lease.check()
         with pytest.raises(
-            SystemRefused, match="Read-only file system: the file system is mounted"
+            SystemRefused, match="Read-only file system: only a lock file that exists"
         ):
             Lock(ground / "never made").acquire()
     finally:

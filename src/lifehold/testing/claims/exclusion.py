@@ -167,6 +167,7 @@ async def waiting_for_oneself_is_an_error_and_not_a_hang(s: Stage) -> None:
     lock = s.lock()
     async with s.face.held(lock) as lease:
         for other in (lock, s.lock()):
+            lease.check()  # one that was lost would be waited for without end
             with refused(SelfDeadlock) as caught:
                 await s.face.acquire(other, None)
             expect(caught.error.name == lease.name, "the error does not name the lock")
